@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
-from skipring.admin import chaos_plans as sabotage
+from skipring.admin import chaos_plans
 from skipring.admin.diagnosis import is_about
 from skipring.admin.inspector import ring_state
 from skipring.admin.local_cluster import (
@@ -262,14 +262,14 @@ class Cluster:
         ``A15`` is everything arbitrary, ``A05`` a ring with an empty database;
         `skipring simulate` uses the same codes. The content of publications does not change.
         """
-        self._inflict(sabotage.adversarial(adversary, self.topic, self._statuses(), seed))
+        self._inflict(chaos_plans.adversarial(adversary, self.topic, self._statuses(), seed))
 
     def spoil(self, share: float = 0.5, seed: int = 0) -> None:
         """Set wrong hashes at all nodes, and delete a share of the publications at all but one.
 
         No publication is lost permanently: at least one node keeps each.
         """
-        self._inflict(sabotage.spoilt_tries(self._statuses(), share, seed))
+        self._inflict(chaos_plans.spoilt_tries(self._statuses(), share, seed))
 
     def partition(self, *groups: Iterable[NodeId]) -> AbstractContextManager[object]:
         """Block all traffic between groups of nodes, until ``heal``.
@@ -280,15 +280,15 @@ class Cluster:
         """
         nodes, half = list(self.nodes), len(self._nodes) // 2
         sides = [list(group) for group in groups] or [nodes[:half], nodes[half:]]
-        sabotage.check_names(chain(*sides), nodes)
-        self._inflict(sabotage.partition(sides, UNLIMITED_TICKS))
+        chaos_plans.check_names(chain(*sides), nodes)
+        self._inflict(chaos_plans.partition(sides, UNLIMITED_TICKS))
         until_the_end = ExitStack()
         until_the_end.callback(self.heal)
         return until_the_end
 
     def heal(self) -> None:
         """End every partition."""
-        self._inflict(sabotage.healed(self.nodes))
+        self._inflict(chaos_plans.healed(self.nodes))
 
     def _statuses(self) -> dict[NodeId, NodeStatus]:
         machines = self._machines(self.topic)
@@ -296,7 +296,7 @@ class Cluster:
             raise InputError("no node can be damaged; start one with join first")
         return {name: node_status(machine, 0) for name, machine in machines.items()}
 
-    def _inflict(self, damages: sabotage.Damages) -> None:
+    def _inflict(self, damages: chaos_plans.Damages) -> None:
         addresses = {name: node.address for name, node in self._nodes.items()}
         for node in self._nodes.values():
             node.links.book.learn(addresses)  # a node that refers to another one knows its address

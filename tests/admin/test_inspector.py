@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec.structs import replace
 
-from skipring.admin import inspector as module
+from skipring.admin import inspector as inspector_module
 from skipring.admin.inspector import Inspection, Inspector, TopicContents, open_inspector
 from skipring.core import log_pages
 from skipring.core.batches import RecordBatch
@@ -293,7 +293,7 @@ async def test_topic_without_members_is_unknown() -> None:
 
 @in_loop
 async def test_missing_supervisor_raises_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SUPERVISOR_S", 0.1)
+    monkeypatch.setattr(inspector_module, "SUPERVISOR_S", 0.1)
     async with open_inspector(["127.0.0.1:1"], TOPIC) as inspector:
         with pytest.raises(UnreachableError, match=r"nothing listens on 127\.0\.0\.1:1;"):
             await inspector.inspect(TopicContents.NOTHING)
@@ -430,7 +430,7 @@ async def test_supervisor_that_refuses_the_topic_is_reported() -> None:
 
 @in_loop
 async def test_endless_invented_nodes_are_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NODES_MAX", 100)
+    monkeypatch.setattr(inspector_module, "NODES_MAX", 100)
     script = Script(one_page("x0"), lambda node: status(f"x{int(node[1:]) + 1}"))
     script.book.learn({f"x{number}": "127.0.0.1:1" for number in range(1000)})
     with pytest.raises(SkipringError, match="more than 100 nodes"):
@@ -507,7 +507,7 @@ async def test_node_with_endless_list_counts_as_crashed(contents: TopicContents)
 
 @in_loop
 async def test_listing_beyond_the_memory_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LISTED_BYTES_MAX", 1000)
+    monkeypatch.setattr(inspector_module, "LISTED_BYTES_MAX", 1000)
     endless = replace(status(None, STORED), end=2**40 - 1)
     script = Script(
         one_page("a"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import skipring
-from skipring.api import connection as client
+from skipring.api import connection as connection_module
 from skipring.api import subscription, topic_session
 from skipring.api.connection import connect
 from skipring.api.reader import FRESH_MAX, Publication, Start
@@ -36,7 +36,7 @@ def payloads(publications: list[Publication]) -> list[bytes]:
 
 
 def test_docstring_examples_pass() -> None:
-    assert doctest.testmod(client) == (0, 4)
+    assert doctest.testmod(connection_module) == (0, 4)
     assert doctest.testmod(subscription) == (0, 5)
 
 

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from skipring.api import reader as reading
+from skipring.api import reader as reader_module
 from skipring.api.reader import (
     FRESH_BYTES_MAX,
     FRESH_MAX,
@@ -30,7 +30,7 @@ TOPIC = "news"
 
 
 def test_docstring_examples_pass() -> None:
-    assert doctest.testmod(reading) == (0, 2)
+    assert doctest.testmod(reader_module) == (0, 2)
 
 
 # -- one reader and its log ------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_only_the_last_bytes_of_unread_publications_are_buffered() -> None:
 
 
 def test_batch_that_is_not_in_the_log_yet_stays_buffered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "FRESH_MAX", 2)
+    monkeypatch.setattr(reader_module, "FRESH_MAX", 2)
     shelf = Shelf()
     for offset in range(4):
         shelf.deliver(offset, shelf.batch((NOW,)))
@@ -280,7 +280,7 @@ def test_batch_that_is_not_in_the_log_yet_stays_buffered(monkeypatch: pytest.Mon
 
 
 def test_read_publications_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "FRESH_MAX", 8)
+    monkeypatch.setattr(reader_module, "FRESH_MAX", 8)
     shelf = Shelf()
     for offset in range(0, 400, 8):
         shelf.put(Origin.SPREAD, *[NOW] * 8)
@@ -313,7 +313,7 @@ def test_datetime_start_skips_old_publications_inside_any_batch() -> None:
 def test_skipped_publication_stays_skipped_after_it_leaves_the_buffer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reading, "FRESH_MAX", 2)
+    monkeypatch.setattr(reader_module, "FRESH_MAX", 2)
     shelf = Shelf("new")
     for _ in range(4):
         shelf.put(Origin.REPAIR, NOW, NOW - 1, NOW)
@@ -325,7 +325,7 @@ def test_skipped_publication_stays_skipped_after_it_leaves_the_buffer(
 def test_random_arrivals_are_read_once_and_in_order(
     seed: int, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "FRESH_MAX", 10)
+    monkeypatch.setattr(reader_module, "FRESH_MAX", 10)
     rng = Random(seed)
     shelf = Shelf("new")
     wanted: list[int] = []

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from skipring.cli import skipring
 from skipring.errors import InputError, StorageError, UnreachableError
 from skipring.spark import session
-from skipring.spark.pipeline import runner as running
-from skipring.spark.pipeline.manifest import Manifest, write_about
+from skipring.spark.pipeline import runner as runner_module
+from skipring.spark.pipeline.manifest import Manifest, write_manifest
 from skipring.testing import Cluster
 
 UNUSED_ADDRESS = "127.0.0.1:1"
@@ -67,7 +67,7 @@ def test_topic_without_members_or_without_disks_is_reported(tmp_path: Path) -> N
 def test_lake_of_another_pipeline_is_refused(
     tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
-    write_about(tmp_path, Manifest(supervisors=(UNUSED_ADDRESS,), topics=("orders",)))
+    write_manifest(tmp_path, Manifest(supervisors=(UNUSED_ADDRESS,), topics=("orders",)))
     result = run(tmp_path, *words)
     assert isinstance(result.exception, InputError)
     assert said in str(result.exception)
@@ -95,7 +95,7 @@ def test_lake_that_cannot_be_created_is_reported_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[object] = []
-    monkeypatch.setattr(running, "rooted", lambda plan: plan)
+    monkeypatch.setattr(runner_module, "rooted", lambda plan: plan)
     monkeypatch.setattr(session, "start", lambda **given: started.append(given))
     (tmp_path / "file").write_text("")
     lake = tmp_path / "file" / "lake"

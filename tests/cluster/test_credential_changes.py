@@ -13,8 +13,8 @@ import pytest
 from cryptography import x509
 
 from skipring.errors import InputError
-from skipring.net import connection as link_module
-from skipring.net import transport as links_module
+from skipring.net import connection as connection_module
+from skipring.net import transport as transport_module
 from skipring.security import credentials as credentials_module
 from skipring.security.ca import issue, make_authority
 from skipring.security.credentials import Credentials, PeerCertificate
@@ -29,7 +29,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check files and connections without delay."""
     monkeypatch.setattr(credentials_module, "CHECK_S", 0.0)
     monkeypatch.setattr(credentials_module, "FRESH_NS", 0)
-    monkeypatch.setattr(links_module, "CHECK_S", 0.01)
+    monkeypatch.setattr(transport_module, "CHECK_S", 0.01)
 
 
 class Machine:
@@ -187,7 +187,7 @@ async def test_new_connections_use_the_new_certificate(a: Machine, b: Machine) -
         assert {link.certificate.serial for link in seen(one)} == {b.serial}
 
 
-def seen(host: Host) -> Iterator[link_module.PeerConnection]:
+def seen(host: Host) -> Iterator[connection_module.PeerConnection]:
     for link in host.links.connections:
         assert link.certificate is not None
         yield link
@@ -281,7 +281,7 @@ async def test_open_connection_ends_when_the_peer_certificate_expires(
         async with running(one, two):
             await two.reach(one, 1)
             later = datetime.now(UTC) + timedelta(days=11)
-            monkeypatch.setattr(links_module, "time", later.timestamp)
+            monkeypatch.setattr(transport_module, "time", later.timestamp)
             await until(lambda: not one.links.connections and not two.links.connections)
             assert (
                 one.links.counts["certificate expired"] + two.links.counts["certificate expired"]

@@ -17,7 +17,7 @@ from skipring.core.effects import Origin
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
-from skipring.node import arrival_tap as offering
+from skipring.node import arrival_tap as arrival_tap_module
 from skipring.node.arrival_tap import delivery_page
 from skipring.node.group_commit import DeliveryLogFlusher
 from skipring.node.host import NodeHost
@@ -167,7 +167,7 @@ def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
 
 
 def test_damaged_rows_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offering, "DELIVERIES_MAX", 100)
+    monkeypatch.setattr(arrival_tap_module, "DELIVERIES_MAX", 100)
     with on_disk(tmp_path, 2000) as (store, archive):
         trace = recorded(DeliveryLog.open(tmp_path, store), range(2000))
         trace.write()
@@ -185,7 +185,7 @@ def test_page_may_begin_and_end_inside_a_batch(monkeypatch: pytest.MonkeyPatch) 
     memory = MemoryLog([batch_of(*[b"x"] * 100, publisher="p", topic=TOPIC)])
     trace = recorded(DeliveryLog(), range(100))
     assert paged(trace, memory, 20, 30)[0] == expected(memory, range(20, 30))
-    monkeypatch.setattr(offering, "DELIVERIES_MAX", 30)
+    monkeypatch.setattr(arrival_tap_module, "DELIVERIES_MAX", 30)
     found, pages = paged(trace, memory)
     assert (found, pages) == (expected(memory, range(100)), 4)
 

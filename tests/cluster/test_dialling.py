@@ -9,9 +9,9 @@ import pytest
 
 from skipring.core.messages import Digest
 from skipring.core.peers import SUPERVISOR
-from skipring.net import connection as link_module
-from skipring.net import peer as partner_module
-from skipring.net import sockets as securing
+from skipring.net import connection as connection_module
+from skipring.net import peer as peer_module
+from skipring.net import sockets as sockets_module
 from skipring.net.peer import IDLE_S, SPARE_S
 from skipring.wire.handshake import Role
 from tests.support.exchanges import (
@@ -62,7 +62,7 @@ async def test_moved_peer_is_found_at_the_address_from_others() -> None:
 
 
 async def test_unreachable_peer_is_dialled_with_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partner_module, "BACK_OFF_S", 1e-6)
+    monkeypatch.setattr(peer_module, "BACK_OFF_S", 1e-6)
     async with hosts("a") as (a,):
         a.links.back_off_max_s = 4e-6
         limits: list[float] = []
@@ -90,7 +90,7 @@ async def test_address_of_another_node_is_dialled_with_backoff() -> None:
 async def test_frames_for_a_peer_without_handshake_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(link_module, "GREETING_S", 0.05)
+    monkeypatch.setattr(connection_module, "GREETING_S", 0.05)
     async with hosts("a") as (a,), answering(b"") as (address, _):
         a.book.learn({"b": address})
         a.links.send("b", note(1))
@@ -120,7 +120,7 @@ async def test_one_connection_suffices_for_a_peer_with_a_slow_handshake() -> Non
 async def test_unresolvable_address_counts_as_unreachable(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partner_module, "is_loopback", lambda _: True)
+    monkeypatch.setattr(peer_module, "is_loopback", lambda _: True)
     async with hosts("a") as (a,):
         a.links.send_to_supervisor(address, note(1))
         await turns()
@@ -135,7 +135,7 @@ async def test_ipv6_address_is_dialled_without_brackets(monkeypatch: pytest.Monk
         dialled.append(f"{host} {port}")
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(securing, "connected", connected)
+    monkeypatch.setattr(sockets_module, "connected", connected)
     async with hosts("a") as (a,):
         a.book.learn({"b": "[::1]:80"})
         a.links.send("b", note(1))
@@ -146,7 +146,7 @@ async def test_ipv6_address_is_dialled_without_brackets(monkeypatch: pytest.Monk
 async def test_greeting_received_while_an_old_address_is_dialled_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    connect, gives_up = securing.connected, asyncio.Event()
+    connect, gives_up = sockets_module.connected, asyncio.Event()
 
     async def connected(host: str, port: int) -> socket.socket:
         if port == 1:
@@ -154,7 +154,7 @@ async def test_greeting_received_while_an_old_address_is_dialled_is_kept(
             raise ConnectionRefusedError
         return await connect(host, port)
 
-    monkeypatch.setattr(securing, "connected", connected)
+    monkeypatch.setattr(sockets_module, "connected", connected)
     async with hosts("a", "b") as (a, b):
         a.book.learn({"b": f"{LOOPBACK}:1"})
         b.knows(a)
@@ -178,14 +178,14 @@ async def test_only_loopback_is_dialled_without_certificates() -> None:
 
 
 async def test_failed_dial_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partner_module, "DIAL_FAILURE_S", 5.0)
+    monkeypatch.setattr(peer_module, "DIAL_FAILURE_S", 5.0)
     async with hosts("a") as (a,):
         a.book.learn({"b": nowhere()})
         a.links.send("b", note(1))
         await until(lambda: a.counts == {"cannot connect": 1})
         a.links.sweep()
         assert a.links.peer("b").failures == 1, "not at once"
-        monkeypatch.setattr(partner_module, "DIAL_FAILURE_S", -1.0)
+        monkeypatch.setattr(peer_module, "DIAL_FAILURE_S", -1.0)
         a.links.sweep()
         assert a.links.peers == {}
 
@@ -198,7 +198,7 @@ async def test_failed_dial_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None
 async def test_simultaneous_dials_deliver_all_frames_and_leave_one_link(
     names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partner_module, "SPARE_S", 0.02)
+    monkeypatch.setattr(peer_module, "SPARE_S", 0.02)
 
     async def meet(delay: int) -> None:
         async with hosts(*names) as (one, other):

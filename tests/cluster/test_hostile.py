@@ -18,7 +18,7 @@ from skipring.core.messages import UNRECORDED, CheckLabel, Ping, ReportUnrespons
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.errors import WireError
 from skipring.lab.faults.frames import mutated
-from skipring.net import connection as link_module
+from skipring.net import connection as connection_module
 from skipring.net.transport import Transport
 from skipring.storage.store import LogStore
 from skipring.storage.topic_log import SegmentLog
@@ -92,7 +92,7 @@ async def attacked_ring() -> AsyncIterator[LiveRing]:
         await asyncio.sleep(0)
 
 
-def open_links(ring: LiveRing) -> list[link_module.PeerConnection]:
+def open_links(ring: LiveRing) -> list[connection_module.PeerConnection]:
     return [link for each in links(ring) for link in each.connections]
 
 

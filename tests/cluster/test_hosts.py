@@ -10,7 +10,7 @@ import pytest
 from skipring.core.batches import RecordBatch
 from skipring.core.effects import Origin
 from skipring.errors import UnreachableError
-from skipring.node import publisher as errands
+from skipring.node import publisher as publisher_module
 from skipring.rpc.client import RpcClient
 from tests.support.batches import batch
 from tests.support.connections import healthy_cluster
@@ -23,7 +23,7 @@ def batches(count: int) -> list[RecordBatch]:
 async def test_node_limits_publications_on_behalf_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(errands, "PUBLISHING_MAX", 4)
+    monkeypatch.setattr(publisher_module, "PUBLISHING_MAX", 4)
     async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
         address = cluster.supervisor().address
         async with RpcClient([address], rng=Random(1)) as outsider:

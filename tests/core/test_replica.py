@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skipring.core import replica as holdings_module
+from skipring.core import replica as replica_module
 from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch
 from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Rejected, Store
 from skipring.core.log import LogEntry, MemoryLog
@@ -373,7 +373,7 @@ def test_T2_replica_without_batches_has_an_empty_trie(log: MemoryLog | None) -> 
 @pytest.fixture
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat a log of more than ten batches as large."""
-    monkeypatch.setattr(holdings_module, "FAR_BEHIND", 10)
+    monkeypatch.setattr(replica_module, "FAR_BEHIND", 10)
 
 
 LARGE = tuple(pair(2 * number, "bob") for number in range(35))
@@ -474,7 +474,7 @@ def wrong_entries() -> Iterator[tuple[bytes, int]]:
 def test_T12_any_progress_of_reading_the_log_leads_to_a_full_index(
     unread: Callable[[], Iterator[tuple[bytes, int]]] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holdings_module, "FAR_BEHIND", 3)
+    monkeypatch.setattr(replica_module, "FAR_BEHIND", 3)
     kept = Kept(pair(2 * number) for number in range(20))
     scrubber = Scrubber(kept.machine)
     assert kept.machine.is_starting
@@ -638,7 +638,7 @@ def test_publications_that_arrive_during_indexing_are_indexed_too() -> None:
 
 
 def test_backlog_is_limited_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdings_module, "UNINDEXED_MAX", 10)
+    monkeypatch.setattr(replica_module, "UNINDEXED_MAX", 10)
     replica, most = Replica(TOPIC, None), 0
     for start, count in ((0, 4), (4, 4), (8, 4), (12, 1), (13, 25), (38, 3), (41, 9)):
         before = waiting(replica)
@@ -710,7 +710,7 @@ def test_digest_does_not_depend_on_the_slices_of_indexing(
 ) -> None:
     replica, taken = Replica(TOPIC, MemoryLog()), dict[bytes, RecordBatch]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(holdings_module, "UNINDEXED_MAX", limit)
+        patch.setattr(replica_module, "UNINDEXED_MAX", limit)
         for turn, (start, count) in enumerate(packs):
             add(replica, made_many(count, start))
             taken |= {each.id: each for each in made_many(count, start) if each.id not in taken}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from skipring.core import replica as holdings_module
+from skipring.core import replica as replica_module
 from skipring.core.batches import RecordBatch
 from skipring.core.broadcast import Broadcast
 from skipring.core.effects import Deliver, Discard, Origin, Rejected, Send, Store
@@ -164,7 +164,7 @@ def test_machine_counts_its_publications_without_its_trie() -> None:
 def test_large_log_is_indexed_in_slices_after_a_start_and_compared_afterwards(
     event: Flush | Tick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holdings_module, "FAR_BEHIND", 10)
+    monkeypatch.setattr(replica_module, "FAR_BEHIND", 10)
     host = deferring(log=MemoryLog(made_many(38)), repairs=True, hashed_ids=6)
     counts = [host.machine.count]
     while host.machine.replica.is_starting and len(counts) < TURNS_MAX:
@@ -182,7 +182,7 @@ def test_large_log_is_indexed_in_slices_after_a_start_and_compared_afterwards(
 def test_own_publications_are_accepted_while_a_large_log_is_indexed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holdings_module, "FAR_BEHIND", 10)
+    monkeypatch.setattr(replica_module, "FAR_BEHIND", 10)
     host = deferring(log=MemoryLog(made_many(40)), repairs=True, hashed_ids=6)
     assert host.publish(b"x", b"y") != []
     assert host.machine.replica.is_starting
@@ -194,7 +194,7 @@ def test_own_publications_are_accepted_while_a_large_log_is_indexed(
 def test_new_member_with_a_large_log_surveys_its_neighbours_once_it_is_indexed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holdings_module, "FAR_BEHIND", 10)
+    monkeypatch.setattr(replica_module, "FAR_BEHIND", 10)
     host = deferring(log=MemoryLog(made_many(40)))
     host.handle(SubscribeRequested())
     host.tick()
@@ -358,7 +358,7 @@ def test_sync_request_during_a_backfill_waits_for_its_end() -> None:
 def test_ticks_index_nothing_during_a_backfill_at_any_backlog(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holdings_module, "FAR_BEHIND", 10)
+    monkeypatch.setattr(replica_module, "FAR_BEHIND", 10)
     host = deferring(repairs=True, history_ticks=8, hashed_ids=10)
     feed(host, *made_many(30))
     host.handle(Tick())

@@ -14,28 +14,24 @@ import click
 import pytest
 
 from skipring.cli import skipring
-from skipring.core import batches
-from skipring.core import failure_detector as detector
+from skipring.core import batches, failure_detector
 from skipring.core import limits as core_limits
 from skipring.errors import SkipringError, WireError
-from skipring.net import access as contexts
-from skipring.net import connection_limits as places
-from skipring.net import dial_failure, handshake_limits, partial_frames
-from skipring.net import peer as partner
-from skipring.node import chaos_server as chaos
-from skipring.node import group_commit as durability
-from skipring.node import host as node_module
-from skipring.node import metrics_server as telemetry
-from skipring.node import process as serving
-from skipring.node import readings as measures
+from skipring.net import (
+    access,
+    connection_limits,
+    dial_failure,
+    handshake_limits,
+    partial_frames,
+    peer,
+)
+from skipring.node import chaos_server, group_commit, host, metrics_server, process, readings
 from skipring.node.settings import NodeSettings
 from skipring.observability.metrics import METRICS, metrics_page
 from skipring.security import credentials
-from skipring.storage import delivery_log, topic_directory
-from skipring.storage import store as publications
-from skipring.storage import topic_log as segments
-from skipring.wire import handshake as greeting
-from skipring.wire import limits as values
+from skipring.storage import delivery_log, store, topic_directory, topic_log
+from skipring.wire import handshake
+from skipring.wire import limits as limits_module
 from tests.house.test_docs import FENCED, PACKAGE, ROOT, commands, read
 
 PAGE = ROOT / "docs" / "operations.md"
@@ -129,7 +125,7 @@ def test_every_named_environment_variable_exists() -> None:
     }
     named = set(re.findall(r"SKIPRING_[A-Z_]+[A-Z]", read(PAGE) + read(DOCKERFILE)))
     assert named
-    assert named <= {*ours, contexts.SELECTED}
+    assert named <= {*ours, access.SELECTED}
 
 
 def test_every_named_option_exists() -> None:
@@ -183,9 +179,9 @@ def test_unit_drops_privileges_and_restarts(path: Path) -> None:
     assert (service["NoNewPrivileges"], service["CapabilityBoundingSet"]) == ("true", "")
     assert service["ProtectSystem"] == "strict"
     assert (service["Restart"], unit["Unit"]["StartLimitIntervalSec"]) == ("always", "0")
-    wait_s = serving.LEAVING_S + (NodeSettings().drain_s if "node" in path.name else 0)
+    wait_s = process.LEAVING_S + (NodeSettings().drain_s if "node" in path.name else 0)
     assert float(service["TimeoutStopSec"]) > wait_s
-    assert int(service["LimitNOFILE"]) > serving.FILES + places.LINKS_MAX
+    assert int(service["LimitNOFILE"]) > process.FILES + connection_limits.LINKS_MAX
 
 
 def test_units_reload_certificates_and_settings_with_sighup() -> None:
@@ -309,7 +305,7 @@ def counted_reasons() -> Iterator[str]:
 
 def node_reasons() -> Iterator[str]:
     """Yield the reasons for which a node refuses a message."""
-    for function in ast.walk(ast.parse(read(Path(node_module.__file__)))):
+    for function in ast.walk(ast.parse(read(Path(host.__file__)))):
         if isinstance(function, ast.FunctionDef) and function.name == "_why_refused":
             for each in ast.walk(function):
                 match each:
@@ -328,8 +324,8 @@ def handshake_reasons() -> Iterator[str]:
 
 
 def test_table_lists_exactly_the_drop_reasons_of_the_code() -> None:
-    wanted = reasons() - {measures.NOT_STORED}  # which has a metric of its own
-    wanted |= {chaos.REFUSALS, chaos.SEVERED}
+    wanted = reasons() - {readings.NOT_STORED}  # which has a metric of its own
+    wanted |= {chaos_server.REFUSALS, chaos_server.SEVERED}
     assert quoted(rows("### Reasons of `skipring_dropped_total`")) == wanted
 
 
@@ -346,10 +342,11 @@ def test_documented_limits_equal_those_of_the_code() -> None:
         f"{core_limits.HEADERS_MAX} and {core_limits.HEADERS_BYTES_MAX >> 10} KiB together"
     )
     assert said["inbound connections of a process"] == (
-        f"{places.LINKS_MAX}, of which clients {places.CLIENT_LINKS_MAX}"
+        f"{connection_limits.LINKS_MAX}, of which clients {connection_limits.CLIENT_LINKS_MAX}"
     )
     assert said["connections per certificate (without TLS: per name)"] == (
-        f"{places.NAME_LINKS_MAX} of nodes and {places.NAME_LINKS_MAX} of clients"
+        f"{connection_limits.NAME_LINKS_MAX} of nodes and "
+        f"{connection_limits.NAME_LINKS_MAX} of clients"
     )
     secured, plain = handshake_limits.SECURED, handshake_limits.PLAIN
     assert said["connections without a completed handshake"] == (
@@ -362,8 +359,8 @@ def test_documented_limits_equal_those_of_the_code() -> None:
     assert said["unfinished frames of all connections; of one"] == (
         f"{partial_frames.PARTIAL_BYTES_MAX >> 20} MiB; {partial_frames.FRAME_S:.0f} s"
     )
-    assert said["data queued for one slow peer"].startswith(f"{partner.QUEUE_BYTES_MAX >> 20} MiB")
-    assert said["data waiting for the disk"] == f"{durability.WAITING_BYTES_MAX >> 20} MiB"
+    assert said["data queued for one slow peer"].startswith(f"{peer.QUEUE_BYTES_MAX >> 20} MiB")
+    assert said["data waiting for the disk"] == f"{group_commit.WAITING_BYTES_MAX >> 20} MiB"
     assert said["records that are sent and stored together (a batch)"] == (
         f"{batches.RECORDS_MAX}, and {batches.BATCH_BYTES_MAX >> 10} KiB"
     )
@@ -375,19 +372,19 @@ def test_documented_limits_equal_those_of_the_code() -> None:
         f"{topic_directory.QUARANTINE_BYTES_MAX >> 20} MiB, "
         f"and {topic_directory.QUARANTINE_FILES_MAX} files"
     )
-    assert said["concurrent requests for metrics"].startswith(f"{telemetry.REQUESTS_MAX}, ")
-    assert said["topic; node's name"].startswith(f"{values.TOPIC_BYTES_MAX} bytes; ")
+    assert said["concurrent requests for metrics"].startswith(f"{metrics_server.REQUESTS_MAX}, ")
+    assert said["topic; node's name"].startswith(f"{limits_module.TOPIC_BYTES_MAX} bytes; ")
 
 
 def test_figures_of_the_page_match_the_code() -> None:
     text = " ".join(read(PAGE).split())
-    assert f"names the version of the protocol, now {greeting.VERSION}" in text
-    assert f"a file is full at {segments.SEGMENT_BYTES_MAX >> 20} MiB" in text
-    assert f"up to {2 * publications.FILES_MAX} for the log" in text
-    assert f"waits up to {serving.LEAVING_S:.0f} seconds for the supervisor" in text
-    assert f"if the event loop answers within {telemetry.ANSWER_S:.0f} s" in text
-    assert f"random delays of up to {partner.BACK_OFF_MAX_S:.0f} seconds" in text
-    assert f"report it after {detector.UNHEARD_TICKS} silent ticks" in text
-    late, lone = detector.EVICTION_TICKS, detector.LONE_EVICTION_TICKS
+    assert f"names the version of the protocol, now {handshake.VERSION}" in text
+    assert f"a file is full at {topic_log.SEGMENT_BYTES_MAX >> 20} MiB" in text
+    assert f"up to {2 * store.FILES_MAX} for the log" in text
+    assert f"waits up to {process.LEAVING_S:.0f} seconds for the supervisor" in text
+    assert f"if the event loop answers within {metrics_server.ANSWER_S:.0f} s" in text
+    assert f"random delays of up to {peer.BACK_OFF_MAX_S:.0f} seconds" in text
+    assert f"report it after {failure_detector.UNHEARD_TICKS} silent ticks" in text
+    late, lone = failure_detector.EVICTION_TICKS, failure_detector.LONE_EVICTION_TICKS
     assert f"evicts it {late} ticks after the first report, or {lone} if only one neighbour" in text
-    assert f"at most {measures.TOPICS_MAX} topics of a process" in text
+    assert f"at most {readings.TOPICS_MAX} topics of a process" in text

@@ -24,7 +24,7 @@ import pytest
 from msgspec import Struct
 
 from skipring import core
-from skipring.core import state as states
+from skipring.core import state as state_module
 from tests.support.round_trip import carries
 
 PURE: Final[Mapping[str, str]] = MappingProxyType(
@@ -422,7 +422,7 @@ def test_field_of_a_mutable_struct_is_found() -> None:
 def test_row_names_a_field_a_test_a_part_or_a_reason(kind: str, what: str) -> None:
     if kind == FILE:
         name, _, field = what.partition(".")
-        assert field in getattr(states, name).__struct_fields__
+        assert field in getattr(state_module, name).__struct_fields__
     elif kind == PART:
         assert what in TABLE
     elif kind == DERIVED:
@@ -455,7 +455,7 @@ def test_every_field_of_the_state_has_a_row() -> None:
     named = {what for rows in TABLE.values() for kind, what in rows.values() if kind == FILE}
     named |= {"SubscriberState.right"}  # the second of the neighbours
     for name in {what.partition(".")[0] for what in named}:
-        fields = {f"{name}.{field}" for field in getattr(states, name).__struct_fields__}
+        fields = {f"{name}.{field}" for field in getattr(state_module, name).__struct_fields__}
         parts = {f for f in fields if f.partition(".")[2] in _PARTS}
         assert fields - parts == {what for what in named if what.startswith(f"{name}.")}
 

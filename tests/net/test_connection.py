@@ -8,7 +8,7 @@ import pytest
 from msgspec.msgpack import encode as pack
 
 from skipring.core.peers import SUPERVISOR
-from skipring.net import connection as link_module
+from skipring.net import connection as connection_module
 from skipring.net.addresses import supervisor_at
 from skipring.wire.codec import encode
 from skipring.wire.framing import CONTROL, DATA, frame
@@ -82,7 +82,7 @@ async def test_late_handshake_is_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch,
     said: bytes,
 ) -> None:
-    monkeypatch.setattr(link_module, "GREETING_S", 0.05)
+    monkeypatch.setattr(connection_module, "GREETING_S", 0.05)
     async with hosts("a") as (a,), call(a) as caller:
         caller.write(said)
         assert await caller.is_hung_up_on()
@@ -91,7 +91,7 @@ async def test_late_handshake_is_dropped_and_counted(
 
 
 async def test_greeted_peer_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "GREETING_S", 0.05)
+    monkeypatch.setattr(connection_module, "GREETING_S", 0.05)
     async with hosts("a") as (a,), call(a) as first, call(a) as second:
         first.write(HELLO)
         assert await second.is_hung_up_on(), "it said nothing, and the time is over for both"
@@ -103,7 +103,7 @@ async def test_greeted_peer_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_dialled_peer_without_handshake_is_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(link_module, "GREETING_S", 0.05)
+    monkeypatch.setattr(connection_module, "GREETING_S", 0.05)
     async with hosts("a") as (a,), answering(b"") as (address, _):
         a.book.learn({"b": address})
         a.links.send("b", note(1))

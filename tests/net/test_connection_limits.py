@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from skipring.net import connection_limits as places_module
+from skipring.net import connection_limits as connection_limits_module
 from skipring.net.connection_limits import (
     CLIENT_LINKS_MAX,
     IDLE_CLIENT_S,
@@ -136,7 +136,7 @@ async def words_to(caller: Caller) -> bytes:
 def test_node_is_accepted_while_clients_use_all_their_connections(
     monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
 ) -> None:
-    monkeypatch.setattr(places_module, "CLIENT_LINKS_MAX", 2)
+    monkeypatch.setattr(connection_limits_module, "CLIENT_LINKS_MAX", 2)
 
     async def scene() -> None:
         async with hosts("a", "b") as (a, b), call(a) as one, call(a) as two, call(a) as three:
@@ -162,8 +162,8 @@ def test_node_is_accepted_while_clients_use_all_their_connections(
 async def test_idle_client_gives_way_to_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(places_module, "CLIENT_LINKS_MAX", 1)
-    monkeypatch.setattr(places_module, "IDLE_CLIENT_S", -1.0)
+    monkeypatch.setattr(connection_limits_module, "CLIENT_LINKS_MAX", 1)
+    monkeypatch.setattr(connection_limits_module, "IDLE_CLIENT_S", -1.0)
     async with hosts("a") as (a,), call(a) as one, call(a) as two:
         await enter(a, one, "c1")
         two.write(greeting_of("c2", CLIENT))
@@ -177,7 +177,7 @@ async def test_certificate_counts_for_all_names_below_it(
     papers: Papers,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(places_module, "NAME_LINKS_MAX", 2)
+    monkeypatch.setattr(connection_limits_module, "NAME_LINKS_MAX", 2)
     a = node(papers, "a")
     b, c = (papers.of(name).client_context() for name in "bc")
     async with running(a), call(a, b) as one, call(a, b) as two, call(a, b) as three:
@@ -194,7 +194,7 @@ async def test_certificate_counts_for_all_names_below_it(
 async def test_refused_node_knows_the_reason_and_redials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(places_module, "NAME_LINKS_MAX", 0)
+    monkeypatch.setattr(connection_limits_module, "NAME_LINKS_MAX", 0)
     async with hosts("a", "b") as (a, b):
         b.knows(a)
 
@@ -206,5 +206,5 @@ async def test_refused_node_knows_the_reason_and_redials(
         sentence = f"{a.address} refuses connections of this process: {reason}"
         await until(lambda: why() == sentence)
         await until(lambda: bool(why()) and b.links.peer("a").failures >= 3)
-        monkeypatch.setattr(places_module, "NAME_LINKS_MAX", 1)
+        monkeypatch.setattr(connection_limits_module, "NAME_LINKS_MAX", 1)
         await until(lambda: not why() and link_of(b, "a") is not None and bool(a.got))

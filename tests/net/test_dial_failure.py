@@ -18,7 +18,7 @@ import pytest
 from skipring.api.connection import connect
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import UnreachableError
-from skipring.net import peer as partner_module
+from skipring.net import peer as peer_module
 from skipring.net.addresses import supervisor_at
 from skipring.net.dial_failure import Cause, DialFailure, failure_in, failure_of
 from skipring.rpc.client import RpcClient
@@ -195,7 +195,7 @@ async def test_client_reports_a_silent_listener_while_it_waits() -> None:
 async def test_supervisor_with_a_late_handshake_is_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partner_module, "SILENT_S", 0.01)
+    monkeypatch.setattr(peer_module, "SILENT_S", 0.01)
     a = Host("a")
     async with answering(b"") as (address, came), running(a):
         a.links.send_to_supervisor(address, note(1))
@@ -246,7 +246,7 @@ async def test_plain_process_learns_that_the_supervisor_uses_tls(
 async def test_closing_server_is_probed_for_tls_once(
     papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partner_module, "BACK_OFF_S", 1e-6)
+    monkeypatch.setattr(peer_module, "BACK_OFF_S", 1e-6)
     a, supervisor = Host("a"), secured_supervisor(papers)
     async with running(a, supervisor):
         for dials in range(1, 4):

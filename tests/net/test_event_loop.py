@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from skipring.net import event_loop as ticker_module
+from skipring.net import event_loop as event_loop_module
 from skipring.net.event_loop import JITTER, Timer
 
 
@@ -53,7 +53,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(ticker_module.asyncio, "get_running_loop", lambda: clock)
+    monkeypatch.setattr(event_loop_module.asyncio, "get_running_loop", lambda: clock)
     return clock
 
 

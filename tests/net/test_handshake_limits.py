@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
-from skipring.net import handshake_limits as handshakes_module
-from skipring.net import sockets as securing
+from skipring.net import handshake_limits as handshake_limits_module
+from skipring.net import sockets as sockets_module
 from skipring.net.handshake_limits import (
     OLD_S,
     PLAIN,
@@ -63,7 +63,7 @@ def test_rate_limits_the_handshakes_of_a_source() -> None:
         for each in handshakes.begin(now_s):
             begun += 1
             handshakes.remove(each)
-    assert begun <= SECURED.source_rate * (10 + handshakes_module.BURST_S) + 1
+    assert begun <= SECURED.source_rate * (10 + handshake_limits_module.BURST_S) + 1
 
 
 def test_total_rate_limits_the_handshakes_of_all_sources() -> None:
@@ -75,7 +75,7 @@ def test_total_rate_limits_the_handshakes_of_all_sources() -> None:
         for each in handshakes.begin(now_s):
             begun[f"127.0.1.{each % 50}"] += 1
             handshakes.remove(each)
-    assert begun.total() <= SECURED.total_rate * (10 + handshakes_module.BURST_S) + 1
+    assert begun.total() <= SECURED.total_rate * (10 + handshake_limits_module.BURST_S) + 1
     assert min(begun.values()) >= max(begun.values()) - 2, "sources have turns"
 
 
@@ -181,10 +181,10 @@ async def silent_from(source: str, port: int, count: int) -> AsyncIterator[None]
 def test_peer_is_accepted_while_another_address_uses_all_slots(
     papers: Papers, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch, is_secured: bool
 ) -> None:
-    monkeypatch.setattr(securing, "HANDSHAKE_S", 60.0)
+    monkeypatch.setattr(sockets_module, "HANDSHAKE_S", 60.0)
     monkeypatch.setattr("skipring.net.connection.GREETING_S", 60.0)
     few = HandshakeLimits(at_once=8, source_rate=1000, total_rate=1000, waiting=100, turn=9)
-    monkeypatch.setattr(securing, "SECURED" if is_secured else "PLAIN", few)
+    monkeypatch.setattr(sockets_module, "SECURED" if is_secured else "PLAIN", few)
     a, b = (node(papers, name) if is_secured else Host(name) for name in "ab")
 
     async def scene() -> None:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from skipring.net import partial_frames as partial_module
+from skipring.net import partial_frames as partial_frames_module
 from skipring.net.partial_frames import FRAME_S, LATE_S, PARTIAL_BYTES_MAX, PartialFrames
 from skipring.wire.framing import DATA_BYTES_MAX
 from skipring.wire.handshake import Role
@@ -149,7 +149,7 @@ async def test_hostile_name_loses_its_frames_and_another_name_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limit = 1 << 20
-    monkeypatch.setattr(partial_module, "PARTIAL_BYTES_MAX", limit)
+    monkeypatch.setattr(partial_frames_module, "PARTIAL_BYTES_MAX", limit)
     half = parcel(1, 200_000)[:150_000]
     whole = parcel(7, 100_000)
     async with hosts("a") as (a,), AsyncExitStack() as stack:
@@ -169,8 +169,8 @@ async def test_hostile_name_loses_its_frames_and_another_name_does_not(
 def test_connection_with_an_overdue_frame_is_closed(
     monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
 ) -> None:
-    monkeypatch.setattr(partial_module, "FRAME_S", 0.05)
-    monkeypatch.setattr(partial_module, "LATE_S", 10.0)
+    monkeypatch.setattr(partial_frames_module, "FRAME_S", 0.05)
+    monkeypatch.setattr(partial_frames_module, "LATE_S", 10.0)
 
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as caller:

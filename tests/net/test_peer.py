@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from skipring.core.labels import Label
 from skipring.core.messages import CheckLabel, GetConfiguration, IntroduceShortcut
 from skipring.core.peers import EdgeKind, Peer
-from skipring.net import peer as dial_back
+from skipring.net import peer as peer_module
 from skipring.net.peer import (
     ALL_BURST,
     MEMBER_BURST,
@@ -152,7 +152,7 @@ def test_members_share_a_budget_that_grows_with_time() -> None:
     dials = DialBacks()
     assert sum(dials.allows(f"m{number}", 0.0) for number in range(1000)) == ALL_BURST
     assert not dials.allows("m", 0.0)
-    assert dials.allows("m", 1.0 / dial_back.ALL_PER_S)
+    assert dials.allows("m", 1.0 / peer_module.ALL_PER_S)
 
 
 def test_member_budgets_are_bounded_and_a_stopped_clock_adds_nothing() -> None:

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from skipring.errors import InputError
-from skipring.net import connection as link_module
-from skipring.net import sockets as securing
+from skipring.net import connection as connection_module
+from skipring.net import sockets as sockets_module
 from skipring.net.handshake_limits import HandshakeLimits
 from skipring.net.sockets import listening_process, why_not_listening
 from skipring.node.process import ProcessPaths, serve_node, serve_supervisor
@@ -123,7 +123,7 @@ async def silent(host: Host, count: int) -> AsyncIterator[list[Caller]]:
 def test_endless_handshake_is_aborted(
     papers: Papers, loop: LoopFactory, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(securing, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(sockets_module, "HANDSHAKE_S", 0.05)
     a = node(papers, "a")
 
     async def scene() -> None:
@@ -143,7 +143,7 @@ def test_excess_handshakes_are_refused_until_others_end(
     papers: Papers, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = HandshakeLimits(at_once=3, source_rate=1000, total_rate=1000, waiting=100, turn=9)
-    monkeypatch.setattr(securing, "SECURED", few)
+    monkeypatch.setattr(sockets_module, "SECURED", few)
     a, b = node(papers, "a"), node(papers, "b")
 
     async def scene() -> None:
@@ -183,7 +183,7 @@ async def test_connection_that_waits_for_a_greeting_occupies_no_task() -> None:
 async def test_dialled_peer_without_tls_handshake_is_abandoned(
     papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(securing, "DIAL_S", 0.05)
+    monkeypatch.setattr(sockets_module, "DIAL_S", 0.05)
     a = node(papers, "a")
     async with running(a), answering(b"") as (address, _):
         a.book.learn({"b": address})
@@ -195,7 +195,7 @@ async def test_dialled_peer_without_tls_handshake_is_abandoned(
 async def test_tls_peer_without_greeting_is_dropped(
     papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module, "GREETING_S", 0.05)
+    monkeypatch.setattr(connection_module, "GREETING_S", 0.05)
     a = node(papers, "a")
     async with running(a), call(a, papers.of("b").client_context()) as caller:
         assert await caller.is_hung_up_on()
@@ -306,7 +306,7 @@ class Failing(socket.socket):
 
 @pytest.mark.usefixtures("loop")
 async def test_listener_accepts_again_after_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(securing, "ACCEPT_AGAIN_S", 0.01)
+    monkeypatch.setattr(sockets_module, "ACCEPT_AGAIN_S", 0.01)
     create = socket.create_server
 
     def failing(*args: Any, **named: Any) -> socket.socket:  # noqa: ANN401  (as it is given)
@@ -386,7 +386,7 @@ def test_port_in_use_names_the_process(host: str) -> None:
 
 
 def test_port_in_use_by_an_unknown_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(securing, "listening_process", lambda _: None)
+    monkeypatch.setattr(sockets_module, "listening_process", lambda _: None)
     text = why_not_listening("127.0.0.1:7400", OSError(EADDRINUSE, "Address already in use"))
     assert text == (
         "cannot listen on 127.0.0.1:7400: another process listens there; "

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from skipring.core.messages import PublishNew
-from skipring.net import connection as link_module
-from skipring.net import connection_limits as places_module
-from skipring.net import peer as partner_module
+from skipring.net import connection as connection_module
+from skipring.net import connection_limits as connection_limits_module
+from skipring.net import peer as peer_module
 from tests.support.exchanges import (
     HELLO,
     answering,
@@ -94,13 +94,13 @@ async def test_greeted_peer_can_be_dialled() -> None:
 
 async def test_one_write_carries_all_frames_of_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[int] = []
-    write = link_module.PeerConnection.write
+    write = connection_module.PeerConnection.write
 
-    def counting(self: link_module.PeerConnection, data: bytes, frames: int = 1) -> None:
+    def counting(self: connection_module.PeerConnection, data: bytes, frames: int = 1) -> None:
         writes.append(len(data))
         write(self, data, frames)
 
-    monkeypatch.setattr(link_module.PeerConnection, "write", counting)
+    monkeypatch.setattr(connection_module.PeerConnection, "write", counting)
     async with hosts("a", "b") as (a, b):
         a.knows(b)
         a.links.send("b", note(0))
@@ -136,7 +136,7 @@ async def test_queue_of_a_blocked_peer_is_bounded_and_others_are_not_slowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue_max, size, frames = 1 << 20, 1 << 15, 1000
-    monkeypatch.setattr(partner_module, "QUEUE_BYTES_MAX", queue_max)
+    monkeypatch.setattr(peer_module, "QUEUE_BYTES_MAX", queue_max)
     async with hosts("a", "slow", "quick") as (a, slow, quick):
         a.knows(slow, quick)
         a.links.send("slow", note(0))
@@ -187,7 +187,7 @@ async def test_close_does_not_wait_for_a_blocked_peer() -> None:
 async def test_excess_connections_are_refused_until_others_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(places_module, "LINKS_MAX", 2)
+    monkeypatch.setattr(connection_limits_module, "LINKS_MAX", 2)
     async with hosts("a") as (a,), call(a) as first:
         first.write(greeting_of("n1"))
         async with call(a) as second:
@@ -208,7 +208,7 @@ async def test_excess_connections_are_refused_until_others_end(
 async def test_outbound_connections_do_not_use_inbound_slots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(places_module, "LINKS_MAX", 1)
+    monkeypatch.setattr(connection_limits_module, "LINKS_MAX", 1)
     async with hosts("a", "b") as (a, b), call(a) as caller:
         await until(lambda: len(a.links.connections) == 1)
         caller.writer.transport.abort()

@@ -19,7 +19,7 @@ from skipring.core.log import MemoryLog
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.log_pages import log_page
 from skipring.core.peers import NodeId
-from skipring.net import connection as link_module
+from skipring.net import connection as connection_module
 from skipring.net import work_budget
 from skipring.net.work_budget import SLICE_S, TURN_S, WorkBudget, time_limit
 from skipring.node import arrival_tap
@@ -468,4 +468,4 @@ async def test_status_after_a_backfill_follows_slices_of_the_index(
 
 def test_chaos_messages_are_requests() -> None:
     assert set(Damage.__args__) <= REQUEST_TYPES
-    assert link_module.REQUEST_WAIT_S == work_budget.REQUEST_WAIT_S
+    assert connection_module.REQUEST_WAIT_S == work_budget.REQUEST_WAIT_S

@@ -208,12 +208,12 @@ async def test_draining_node_publishes_for_no_client(tmp_path: Path) -> None:
     async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
         node, given = cluster.node("n00"), batch(b"x", publisher="x", topic=cluster.topic)
         await node.drain(cluster.topic, DRAIN_S)
-        node.errands.begin("client", cluster.topic, Publish(1, given))
-        assert len(node.errands) == 0
+        node.publish_proxy.begin("client", cluster.topic, Publish(1, given))
+        assert len(node.publish_proxy) == 0
         node.subscribe(cluster.topic)
-        node.errands.begin("client", cluster.topic, Publish(2, given))
-        assert len(node.errands) == 1
-        await until(lambda: len(node.errands) == 0)
+        node.publish_proxy.begin("client", cluster.topic, Publish(2, given))
+        assert len(node.publish_proxy) == 1
+        await until(lambda: len(node.publish_proxy) == 0)
 
 
 # --- closing (D3) -------------------------------------------------------------------------

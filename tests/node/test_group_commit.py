@@ -16,7 +16,7 @@ import pytest
 from skipring.core.batches import BatchRecord, batch_part
 from skipring.core.log_messages import Refused
 from skipring.errors import StorageError, StoreFullError
-from skipring.node import group_commit as durability_module
+from skipring.node import group_commit as group_commit_module
 from skipring.node.group_commit import (
     INLINE_BYTES_MAX,
     INLINE_LOGS_MAX,
@@ -158,7 +158,7 @@ async def test_failed_commit_is_not_retried_immediately() -> None:
 async def test_bytes_of_a_running_commit_do_not_count_for_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(durability_module, "EAGER_BYTES", 100)
+    monkeypatch.setattr(group_commit_module, "EAGER_BYTES", 100)
     with gated() as (store, durability):
         store.write()
         durability.on_written(101)  # begins a commit
@@ -201,7 +201,7 @@ async def test_failure_is_raised_for_every_waiter() -> None:
 async def test_uncommitted_bytes_are_counted_until_they_are_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
+    monkeypatch.setattr(group_commit_module, "WAITING_BYTES_MAX", 100)
     with gated() as (store, durability):
         store.write()
         durability.on_written(101)
@@ -220,7 +220,7 @@ async def test_backpressure_ends_when_everything_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Start the commit thread late; it includes publications that arrived meanwhile."""
-    monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
+    monkeypatch.setattr(group_commit_module, "WAITING_BYTES_MAX", 100)
     with gated() as (store, durability):
         store.door.clear()
         store.gate.set()
@@ -260,7 +260,7 @@ async def test_function_is_called_once_and_after_the_commit_of_earlier_data() ->
 async def test_commit_that_fails_after_its_writes_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
+    monkeypatch.setattr(group_commit_module, "WAITING_BYTES_MAX", 100)
     with gated() as (store, durability):
         store.gate.set()
         store.late_error = StoreFullError("no room")
@@ -441,7 +441,7 @@ async def test_commit_of_many_topics_runs_in_a_thread(
 
     with LogStore.open(tmp_path) as store:
         monkeypatch.setattr(LogStore, "commit", recording)
-        monkeypatch.setattr(durability_module, "INLINE_SYNC_S_MAX", 60.0)
+        monkeypatch.setattr(group_commit_module, "INLINE_SYNC_S_MAX", 60.0)
         durability = GroupCommit(store)
         for count in (1, INLINE_LOGS_MAX, INLINE_LOGS_MAX + 1):
             for number in range(count):
@@ -461,7 +461,7 @@ async def test_failed_commit_in_the_loop_raises_an_error_with_the_ids(
             node = await ring.join("alone", store)
             await publish(node, 1, 10)
             disk = FullDisk(monkeypatch)
-            monkeypatch.setattr(durability_module, "INLINE_SYNC_S_MAX", 60.0)
+            monkeypatch.setattr(group_commit_module, "INLINE_SYNC_S_MAX", 60.0)
             with pytest.raises(StoreFullError, match="disk is full") as failed:
                 await publish(node, 2, 10)
             assert len(failed.value.ids) == 1
@@ -540,7 +540,7 @@ async def test_backlog_from_others_is_bounded_while_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound, size = 200_000, 20_000
-    monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", bound)
+    monkeypatch.setattr(group_commit_module, "WAITING_BYTES_MAX", bound)
     with LogStore.open(tmp_path) as store:
         async with live_ring("other") as ring:
             node = await ring.join("full", store)
@@ -603,7 +603,7 @@ async def test_node_that_leaves_while_publishing_for_a_client_refuses(
                             TOPIC, "full", lambda n: Publish(n, made), PublishAck, timeout_s=3
                         )
                     )
-                    await until(lambda: len(node.errands) > 0)
+                    await until(lambda: len(node.publish_proxy) > 0)
                     await node.unsubscribe(TOPIC, 5)
                     gate.set()
                     answer = await asked

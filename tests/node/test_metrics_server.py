@@ -15,7 +15,7 @@ import trustme
 from prometheus_client.parser import text_string_to_metric_families
 
 from skipring.errors import InputError
-from skipring.node import metrics_server as telemetry_module
+from skipring.node import metrics_server as metrics_server_module
 from skipring.node.metrics_server import REQUESTS_MAX, ServerCredentials, Telemetry
 from skipring.observability.metrics import HostReadings
 from skipring.security.credentials import Distrust, PeerCertificate
@@ -173,8 +173,8 @@ async def test_port_in_use_is_one_sentence() -> None:
 async def test_hanging_clients_do_not_prevent_close(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry_module, "SILENCE_S", NEVER_S)
-    monkeypatch.setattr(telemetry_module, "REQUEST_S", NEVER_S)
+    monkeypatch.setattr(metrics_server_module, "SILENCE_S", NEVER_S)
+    monkeypatch.setattr(metrics_server_module, "REQUEST_S", NEVER_S)
     with ExitStack() as stack:
         async with showing(Shown()) as address:
             clients = [stack.enter_context(connected(address)) for _ in range(3)]
@@ -224,7 +224,7 @@ async def test_malformed_request_is_refused(head: bytes) -> None:
 @pytest.mark.parametrize("limit", ["SILENCE_S", "REQUEST_S"])
 async def test_silent_client_is_dropped(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SILENCE_S", "REQUEST_S"):
-        monkeypatch.setattr(telemetry_module, name, 0.05 if name == limit else NEVER_S)
+        monkeypatch.setattr(metrics_server_module, name, 0.05 if name == limit else NEVER_S)
     async with showing(Shown()) as address:
         with connected(address) as client:
             client.sendall(b"GET /")
@@ -234,8 +234,8 @@ async def test_silent_client_is_dropped(limit: str, monkeypatch: pytest.MonkeyPa
 async def test_excess_clients_are_dropped_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(telemetry_module, "SILENCE_S", NEVER_S)
-    monkeypatch.setattr(telemetry_module, "REQUEST_S", NEVER_S)
+    monkeypatch.setattr(metrics_server_module, "SILENCE_S", NEVER_S)
+    monkeypatch.setattr(metrics_server_module, "REQUEST_S", NEVER_S)
     async with showing(Shown()) as address:
         with ExitStack() as stack:
             for _ in range(REQUESTS_MAX):
@@ -319,8 +319,8 @@ async def test_collector_with_a_denied_certificate_is_refused(
 async def test_stalled_tls_handshake_does_not_block_other_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(telemetry_module, "SILENCE_S", NEVER_S)
-    monkeypatch.setattr(telemetry_module, "REQUEST_S", NEVER_S)
+    monkeypatch.setattr(metrics_server_module, "SILENCE_S", NEVER_S)
+    monkeypatch.setattr(metrics_server_module, "REQUEST_S", NEVER_S)
     ours = trustme.CA()
     client = client_of(ours, ours)
     with ExitStack() as stack:

@@ -16,7 +16,7 @@ from skipring.errors import SkipringError
 from skipring.net.access import Access
 from skipring.net.event_loop import new_loop
 from skipring.node import host
-from skipring.observability import clock as wall_clock
+from skipring.observability import clock as clock_module
 from skipring.observability.clock import BEATS, BEFORE_1970, LoopPause, publication_time_us, time_us
 from skipring.rpc.client import RpcClient
 from skipring.rpc.publisher import PublishPlan, publish_all
@@ -30,7 +30,7 @@ TICK_S = 0.1
 
 @pytest.fixture
 def before_1970(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (wall_clock, subscription, host):
+    for module in (clock_module, subscription, host):
         monkeypatch.setattr(module, "time_ns", lambda: -86_400 * 10**9)
 
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from skipring.errors import IdentityError, InputError
-from skipring.security import ca as certificates
+from skipring.security import ca as ca_module
 from skipring.security.ca import issue, issue_each, make_authority
 from skipring.security.credentials import belongs_to, read_certificates, read_key
 
@@ -26,7 +26,7 @@ def authority(tmp_path: Path) -> Path:
     return make_authority(tmp_path / "certs", days=1000)
 
 
-def issued_by(authority: Path, name: str = "ann", **changes: object) -> certificates.Issued:
+def issued_by(authority: Path, name: str = "ann", **changes: object) -> ca_module.Issued:
     given: dict[str, object] = {"out": authority, "days": 10, "hosts": (), **changes}
     return issue(authority, name, **given)  # type: ignore[arg-type]
 
@@ -214,7 +214,7 @@ def test_file_that_appears_at_the_last_moment_is_not_overwritten(
     authority: Path, monkeypatch: pytest.MonkeyPatch, there: str
 ) -> None:
     (authority / there).write_text("precious")
-    monkeypatch.setattr(certificates, "_check_absent", lambda files: None)
+    monkeypatch.setattr(ca_module, "_check_absent", lambda files: None)
     with pytest.raises(InputError, match=rf"{there}: exists already"):
         issued_by(authority)
     assert names_in(authority) == {"ca.pem", "ca.key", there}
@@ -386,7 +386,7 @@ def test_authority_of_the_past_or_future_issues_nothing(
 ) -> None:
     then = datetime.now(UTC) + timedelta(days=days)
     with monkeypatch.context() as patched:
-        patched.setattr(certificates, "_now", lambda: then)
+        patched.setattr(ca_module, "_now", lambda: then)
         authority = make_authority(tmp_path, days=2)
     with pytest.raises(InputError, match=f"ca.pem: {words}"):
         issued_by(authority)

@@ -15,7 +15,7 @@ from zlib import crc32
 import pytest
 
 from skipring.core.effects import Origin
-from skipring.storage import delivery_log as trace_module
+from skipring.storage import delivery_log as delivery_log_module
 from skipring.storage.delivery_log import FOLDER, ROW_BYTES, DeliveryLog, DeliveryRows
 from skipring.storage.store import LogStore
 from tests.storage.logs import CHAT, NEWS, batch, flip, opened, segments, topic_path
@@ -132,7 +132,7 @@ def test_contiguous_rows_are_read_together() -> None:
     assert (second.start, second.end, second.hops[0]) == (9, 100_009, 255)
     record(trace, range(200_000, 210_000))
     sizes = [len(known.times) for known in trace.read(NEWS, 200_000, ALL, ALL)]
-    assert max(sizes) == trace_module.CHUNK_MAX
+    assert max(sizes) == delivery_log_module.CHUNK_MAX
 
 
 def test_reading_a_page_does_not_read_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_reading_a_page_does_not_read_all_rows(monkeypatch: pytest.MonkeyPatch) 
         return crc32(fields)
 
     assert trace.end(NEWS) == 20_000  # packs the recorded deliveries
-    monkeypatch.setattr(trace_module, "crc32", counted)
+    monkeypatch.setattr(delivery_log_module, "crc32", counted)
     assert read(trace, start=5000, end=5100) == deliveries(range(5000, 5100))
     assert read(trace, start=5000, count=100) == deliveries(range(5000, 5100))
     assert len(checked) < 2 * 50 + 50
@@ -174,7 +174,7 @@ def test_offsets_may_be_skipped() -> None:
 def test_oldest_deliveries_in_memory_are_dropped_beyond_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trace_module, "IN_MEMORY_BYTES_MAX", 300 * ROW_BYTES)
+    monkeypatch.setattr(delivery_log_module, "IN_MEMORY_BYTES_MAX", 300 * ROW_BYTES)
     trace = DeliveryLog()
     record(trace, range(4000))
     found = read(trace)
@@ -236,7 +236,7 @@ def test_only_durable_deliveries_are_written(tmp_path: Path) -> None:
 def test_oldest_deliveries_on_disk_are_dropped_beyond_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_module, "FILE_BYTES_MAX", 100 * ROW_BYTES)
+    monkeypatch.setattr(delivery_log_module, "FILE_BYTES_MAX", 100 * ROW_BYTES)
     with tracing(tmp_path, 1000) as (_, trace):
         for start in range(0, 2000, 20):
             record(trace, range(start, start + 20))
@@ -253,7 +253,7 @@ def test_oldest_deliveries_on_disk_are_dropped_beyond_the_limit(
 def test_reading_and_recording_work_while_another_thread_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_module, "FILE_BYTES_MAX", 1500 * ROW_BYTES)
+    monkeypatch.setattr(delivery_log_module, "FILE_BYTES_MAX", 1500 * ROW_BYTES)
     with tracing(tmp_path, 2000) as (_, trace):
         stop = threading.Event()
 
@@ -405,7 +405,7 @@ def test_full_disk_keeps_deliveries_in_memory_until_there_is_room(
         trace.write()
         record(trace, range(10, 1000))
         with monkeypatch.context() as patch:
-            patch.setattr(trace_module, "_append", full)
+            patch.setattr(delivery_log_module, "_append", full)
             trace.write()
         assert trace.failures == 1
         assert "no room" in str(trace.error)

@@ -11,7 +11,7 @@ from skipring.core.peers import Peer
 from skipring.core.state import SubscriberState, legitimate_states
 from skipring.core.summaries import DIGEST_BYTES
 from skipring.core.topology import levels, ring_edges, shortcut_edges
-from skipring.view.model import SupervisorCard, TopicView, broken_conditions, make_scene
+from skipring.view.model import SupervisorCard, TopicView, broken_conditions, make_topic_view
 from skipring.view.overview import REQUESTS_BOUND
 from skipring.wire.rpc import NodeHealth, NodeStatus
 from skipring.world.adversaries import ADVERSARIES
@@ -38,7 +38,7 @@ def drawn(snapshot: Snapshot, **statuses: NodeStatus) -> TopicView:
         node: status_of(state, count=0, root=bytes(DIGEST_BYTES))
         for node, state in snapshot.subscribers.items()
     }
-    return make_scene(Inspection(snapshot=snapshot, statuses=empty | statuses), CARD, 7, 1.5)
+    return make_topic_view(Inspection(snapshot=snapshot, statuses=empty | statuses), CARD, 7, 1.5)
 
 
 def legitimate(**changed: SubscriberState) -> Snapshot:

@@ -7,8 +7,8 @@ import pytest
 
 from skipring.core.effects import Origin
 from skipring.testing import Cluster
-from skipring.view import monitor as watcher
-from skipring.view.monitor import KEPT, SHOWN_BYTES_MAX, DeliveryPaths, TopicMonitor, pulse_of
+from skipring.view import monitor as monitor_module
+from skipring.view.monitor import KEPT, SHOWN_BYTES_MAX, DeliveryPaths, TopicMonitor, hop_event_of
 from skipring.view.overview import Observer
 from skipring.wire.rpc import Arrival
 from tests.support.batches import batch_of
@@ -44,7 +44,7 @@ async def test_unchanged_scene_is_not_repeated(cluster: Cluster, watching: Topic
 async def test_old_scenes_are_dropped(
     cluster: Cluster, watching: TopicMonitor, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher, "SCENES_BYTES_MAX", 1)
+    monkeypatch.setattr(monitor_module, "SCENES_BYTES_MAX", 1)
     await watching.poll()
     assert watching.timeline() == []
     assert watching.scene is not None
@@ -158,8 +158,10 @@ def arrival(
 
 def test_path_has_a_step_for_each_node_in_order_of_arrival() -> None:
     journeys = DeliveryPaths()
-    journeys.add([pulse_of("c", arrival(3_000, "b", hops=2)), pulse_of("b", arrival(2_000, "a"))])
-    journeys.add([pulse_of("a", arrival(1_500, None, hops=0))])
+    journeys.add(
+        [hop_event_of("c", arrival(3_000, "b", hops=2)), hop_event_of("b", arrival(2_000, "a"))]
+    )
+    journeys.add([hop_event_of("a", arrival(1_500, None, hops=0))])
     journey = journeys.find("a", 7, members=4)
     assert journey is not None
     steps = [(each.node, each.sender, each.hops, each.way) for each in journey.arrivals]
@@ -171,8 +173,8 @@ def test_path_has_a_step_for_each_node_in_order_of_arrival() -> None:
 
 def test_repeated_arrival_is_a_duplicate_and_a_message() -> None:
     journeys = DeliveryPaths()
-    journeys.add([pulse_of("b", arrival(2_000, "a"))])
-    journeys.add([pulse_of("b", arrival(2_500, "c", fresh=0))])
+    journeys.add([hop_event_of("b", arrival(2_000, "a"))])
+    journeys.add([hop_event_of("b", arrival(2_500, "c", fresh=0))])
     journey = journeys.find("a", 7, members=2)
     assert journey is not None
     assert (journey.messages, journey.duplicates) == (2, 1)
@@ -181,32 +183,32 @@ def test_repeated_arrival_is_a_duplicate_and_a_message() -> None:
 
 def test_pack_adds_a_step_for_each_publication() -> None:
     journeys = DeliveryPaths()
-    journeys.add([pulse_of("b", arrival(2_000, "a", seq=10, count=3, fresh=3))])
+    journeys.add([hop_event_of("b", arrival(2_000, "a", seq=10, count=3, fresh=3))])
     assert all(journeys.find("a", seq, 2) is not None for seq in (10, 11, 12))
     assert journeys.find("a", 13, 2) is None
 
 
 def test_arrival_without_publication_time_has_no_latency() -> None:
-    pulse = pulse_of("b", Arrival(2_000, "a", 1, SPREAD, 1, 1, "a", 7, 0))
+    pulse = hop_event_of("b", Arrival(2_000, "a", 1, SPREAD, 1, 1, "a", 7, 0))
     assert pulse.latency is None
 
 
 def test_unknown_origin_is_shown_as_repair() -> None:
-    assert pulse_of("b", Arrival(2_000, "a", 1, 99, 1, 1, "a", 7, 0)).way == "repair"
+    assert hop_event_of("b", Arrival(2_000, "a", 1, 99, 1, 1, "a", 7, 0)).way == "repair"
 
 
 def test_only_the_last_paths_are_kept() -> None:
     journeys = DeliveryPaths()
-    journeys.add(pulse_of("b", arrival(2_000, "a", seq=seq)) for seq in range(KEPT + 1))
+    journeys.add(hop_event_of("b", arrival(2_000, "a", seq=seq)) for seq in range(KEPT + 1))
     assert journeys.find("a", 0, 2) is None
     assert journeys.find("a", KEPT, 2) is not None
 
 
 def test_number_of_steps_is_limited_for_any_ring_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watcher, "STEPS_MAX", 10)
+    monkeypatch.setattr(monitor_module, "STEPS_MAX", 10)
     journeys = DeliveryPaths()
     for seq in range(4):
-        journeys.add(pulse_of(f"n{number}", arrival(2_000, "a", seq)) for number in range(4))
+        journeys.add(hop_event_of(f"n{number}", arrival(2_000, "a", seq)) for number in range(4))
     assert journeys.find("a", 0, members=4) is None
     last = journeys.find("a", 3, members=4)
     assert last is not None

@@ -10,7 +10,7 @@ from skipring.admin.inspector import Inspector
 from skipring.core.events import Overwritten
 from skipring.core.state import SupervisorState
 from skipring.errors import SkipringError, UnreachableError
-from skipring.node import supervisor_host as supervisor
+from skipring.node import supervisor_host as supervisor_host_module
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.testing import Cluster
@@ -180,7 +180,7 @@ async def until_topics(observer: Observer, topics: set[str]) -> None:
 async def test_all_members_of_a_supervisor_with_many_topics_are_counted(
     cluster: Cluster, observer: Observer, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "TOPICS_IN_A_PAGE", 2)
+    monkeypatch.setattr(supervisor_host_module, "TOPICS_IN_A_PAGE", 2)
     for number in range(4):
         cluster.node("n00").subscribe(f"t{number}")
     await until_topics(observer, {"news", "t0", "t1", "t2", "t3"})

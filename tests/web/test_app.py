@@ -12,8 +12,8 @@ from skipring.core.topology import levels, ring_edges, shortcut_edges
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.testing import Cluster
-from skipring.view import monitor as watcher
-from skipring.web import events as feed
+from skipring.view import monitor as monitor_module
+from skipring.web import events as events_module
 from skipring.web.server import Dashboard
 from tests.support.scenes import in_loop, inside
 from tests.web.asking import PATIENCE_S, Visitor
@@ -289,12 +289,12 @@ async def test_invalid_publication_is_refused(
 async def test_excess_topic_or_page_is_refused_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feed, "PAGES_MAX", feed.WATCHED_MAX + 1)
+    monkeypatch.setattr(events_module, "PAGES_MAX", events_module.WATCHED_MAX + 1)
     async with Dashboard(UNUSED) as dashboard:
         visitor = Visitor(dashboard)
         await visitor.enter()
         async with AsyncExitStack() as stack:
-            for number in range(feed.WATCHED_MAX):
+            for number in range(events_module.WATCHED_MAX):
                 await first_event(visitor, f"t{number}", stack)
             answer = await visitor.get("/api/events?topic=another")
             assert (answer.status, "close another page" in answer.value["error"]) == (409, True)
@@ -314,7 +314,7 @@ async def test_failing_poll_is_reported_and_watching_continues(visitor: Visitor,
         raise ArithmeticError("broken")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watcher, "make_scene", fail)
+        patch.setattr(monitor_module, "make_topic_view", fail)
         trouble = await until(visitor, "trouble", lambda each: each["text"] is not None)
         assert "broken" in trouble["text"]
         assert (await visitor.get("/api/timeline?topic=news")).status == 200
@@ -328,7 +328,7 @@ async def test_failing_request_is_answered_in_json(visitor: Visitor, /) -> None:
         raise ArithmeticError("broken")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feed.EventStream, "watcher", fail)
+        patch.setattr(events_module.EventStream, "watcher", fail)
         answer = await visitor.get("/api/timeline?topic=news")
     assert answer.status == 500
     assert "broken" in answer.value["error"]

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from skipring.net.addresses import LOOPBACK
-from skipring.web import server as serving
+from skipring.web import server as server_module
 from skipring.web.server import Dashboard
 from tests.support.scenes import inside
 
@@ -45,7 +45,7 @@ async def rest_of(port: int, said: bytes, more: bytes = b"") -> bytes:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "REQUEST_S", 0.3)
+    monkeypatch.setattr(server_module, "REQUEST_S", 0.3)
 
 
 @pytest.mark.usefixtures("_quick")

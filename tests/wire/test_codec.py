@@ -38,8 +38,8 @@ from skipring.wire.codec import (
     Envelope,
     decode,
     encode,
+    forwarded,
     named_nodes,
-    passed_on,
 )
 from skipring.wire.framing import CONTROL, DATA, Frame, FrameKind
 from skipring.wire.rpc import (
@@ -247,7 +247,7 @@ def test_forwarded_batches_equal_newly_encoded_ones(
         (PublishNew(batches[0], came), PublishNew(batches[0], hops)),
         (PublishMany(batches, came), PublishMany(batches, hops)),
     ):
-        written = passed_on(the_frame(encode(TOPIC, message)), TOPIC, hops)
+        written = forwarded(the_frame(encode(TOPIC, message)), TOPIC, hops)
         assert (written is None) is (came > 127 or hops > 127)  # numbers of two bytes
         assert written in (None, encode(TOPIC, expected))
 
@@ -256,7 +256,7 @@ def test_forwarded_frame_has_the_received_bytes() -> None:
     long_count = encode(TOPIC, PublishNew(BATCH, 3)).replace(b"\x07\x01\xc4", b"\x07\xcd\0\x01\xc4")
     received = Frame(DATA, long_count[5:])
     assert decode(received).message == PublishNew(BATCH, 3)
-    written = passed_on(received, TOPIC, 4)
+    written = forwarded(received, TOPIC, 4)
     assert written is not None
     assert written[5:] != encode(TOPIC, PublishNew(BATCH, 4))[5:]  # it was not encoded again
     assert decode(the_frame(written)).message == PublishNew(BATCH, 4)
@@ -292,14 +292,14 @@ def test_batch_with_an_unknown_field_is_refused(message: list[object]) -> None:
 def test_differently_encoded_frame_is_encoded_again(body: list[object]) -> None:
     given_frame = Frame(DATA, msgspec.msgpack.encode(body))
     assert isinstance(decode(given_frame).message, PublishNew)
-    assert passed_on(given_frame, TOPIC, 4) is None
+    assert forwarded(given_frame, TOPIC, 4) is None
 
 
 def test_number_in_too_many_bytes_is_forwarded_correctly() -> None:
     body = msgspec.msgpack.encode([[14, FIELDS, 3], TOPIC, {}])
     end = msgspec.msgpack.encode(TOPIC) + b"\x80"
     long_way = body[: -len(end) - 1] + b"\xcd\x00\x03" + end
-    passed = passed_on(Frame(DATA, long_way), TOPIC, 4)
+    passed = forwarded(Frame(DATA, long_way), TOPIC, 4)
     assert passed is not None
     assert decode(the_frame(passed)).message == PublishNew(BATCH, 4)
 

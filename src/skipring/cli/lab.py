@@ -157,10 +157,10 @@ def _against(catalogue: str) -> Callable[[Command], Command]:
     """Return the option ``--against``; skipring itself is always measured."""
 
     def parse(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
-        from skipring.lab.bench.systems import catalog as peers
+        from skipring.lab.bench.systems import catalog
 
-        systems = _chosen(getattr(peers, catalogue), option, text)
-        return systems if peers.OURS in systems else [peers.OURS, *systems]
+        systems = _chosen(getattr(catalog, catalogue), option, text)
+        return systems if catalog.OURS in systems else [catalog.OURS, *systems]
 
     text = "Systems to compare with.  [default: all]"
     return option("--against", text, "NAME,...", into="systems", callback=parse)

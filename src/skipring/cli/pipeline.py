@@ -142,12 +142,12 @@ def _shown(plan: PipelinePlan, *, as_json: bool) -> Iterator[Tell]:
     """Yield a function that shows progress: as JSON, or as a display."""
     from rich.console import Console
 
-    from skipring.spark.pipeline import runner as progress
+    from skipring.spark.pipeline import runner
 
     if as_json:
-        yield lambda it: click.echo(progress.as_json(it))
+        yield lambda it: click.echo(runner.as_json(it))
         return
-    with progress.shown(Console(), plan.about) as tell:
+    with runner.shown(Console(), plan.about) as tell:
         yield tell
 
 
@@ -183,10 +183,10 @@ class _Ending:
 def report(lake: Path, out: Path | None, spark: SparkChoice) -> None:
     """Write a page about LAKE: rates, latencies, hops, repairs, rejected rows."""
     from skipring.spark import session
-    from skipring.spark.pipeline.manifest import read_about
+    from skipring.spark.pipeline.manifest import read_manifest
     from skipring.spark.pipeline.report import write_report
 
-    about = read_about(lake)
+    about = read_manifest(lake)
     page = out if out is not None else lake / "report.html"
     app = "skipring pipeline report"
     with session.opened(master=spark.master, conf=spark.conf, app=app) as started:

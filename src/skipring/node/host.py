@@ -163,7 +163,9 @@ class NodeHost:
         own = Publisher(dispatch, self.durability, self.departures, self.logs)
         self.publish, self.submit, self.resend = own.publish, own.submit, own.resend
         has_disk = self._has_disk
-        self.errands = PublishProxy(topics, self._sender, self.durability, own, has_disk=has_disk)
+        self.publish_proxy = PublishProxy(
+            topics, self._sender, self.durability, own, has_disk=has_disk
+        )
         self.chaos = NodeChaos(
             self.name,
             self.links,
@@ -181,7 +183,7 @@ class NodeHost:
             self._sender,
             dispatch=dispatch,
             health_of=self._health,
-            errands=self.errands,
+            publish_proxy=self.publish_proxy,
             chaos=self.chaos,
         )
 

@@ -10,7 +10,7 @@ from skipring.core.messages import PublishMany, PublishNew
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import WireError
 from skipring.net.transport import Transport
-from skipring.wire.codec import encode, named_nodes, passed_on
+from skipring.wire.codec import encode, forwarded, named_nodes
 from skipring.wire.framing import Frame
 from skipring.wire.rpc import Address, WireMessage
 
@@ -44,8 +44,8 @@ class Sender:
         message = effect.message
         if message is not self._message or event is not self._event:
             self._event, self._message = event, message
-            forwarded = _forwarded(topic, message, event) if type(event) is Received else None
-            self._frame = forwarded or self._encoded(topic, message)
+            frame = _forwarded(topic, message, event) if type(event) is Received else None
+            self._frame = frame or self._encoded(topic, message)
         if self._frame is None:
             return
         if effect.to == SUPERVISOR:
@@ -90,4 +90,4 @@ def _forwarded(topic: TopicId, message: WireMessage, event: Received) -> bytes |
         is_same = message.publications is received.publications
     else:
         return None
-    return passed_on(event.frame, topic, message.hops) if is_same else None
+    return forwarded(event.frame, topic, message.hops) if is_same else None

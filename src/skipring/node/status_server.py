@@ -217,7 +217,7 @@ class RequestServer:
         *,
         dispatch: Dispatch,
         health_of: HealthOf,
-        errands: PublishProxy,
+        publish_proxy: PublishProxy,
         chaos: NodeChaos,
     ) -> None:
         self._topics = topics
@@ -227,7 +227,7 @@ class RequestServer:
         self._sender = sender
         self._dispatch = dispatch
         self._health_of = health_of
-        self._errands = errands
+        self._errands = publish_proxy
         self._chaos = chaos
         self._waiting: dict[TopicId, list[tuple[NodeId, IndexQuestion]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator
 from threading import Lock
 from typing import Final, NamedTuple
@@ -110,7 +111,7 @@ class SegmentLog:
 
     @property
     def waiting_bytes(self) -> int:
-        """Return the size of entries that the next commit writes, and of a segment that it seals."""
+        """Return the size of what the next commit writes, and of a segment that it seals."""
         last_bytes = self._segments[-1].index.size if self._segments else 0
         sealed_bytes = last_bytes if last_bytes >= self._segment_bytes_max else 0
         discarded_bytes = sum([len(data) for _, data in list(self._discards)])

@@ -84,7 +84,7 @@ class TopicView(Struct, frozen=True, kw_only=True):
     supervisor: SupervisorCard
 
 
-def make_scene(
+def make_topic_view(
     inspection: Inspection, card: SupervisorCard, number: int, time_ms: float
 ) -> TopicView:
     """Check an inspection of a topic, and assign the violations to nodes and edges."""

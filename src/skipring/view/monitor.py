@@ -21,7 +21,7 @@ from skipring.core.effects import Origin
 from skipring.core.log_messages import LogPage
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
-from skipring.view.model import SupervisorCard, TopicView, broken_conditions, make_scene
+from skipring.view.model import SupervisorCard, TopicView, broken_conditions, make_topic_view
 from skipring.view.overview import REQUESTS_BOUND, Observer
 from skipring.wire.rpc import Arrival, ArrivalPage, FetchArrivals
 
@@ -72,7 +72,7 @@ class DeliveryPath(Struct, frozen=True, kw_only=True):
     arrivals: tuple[HopStep, ...]  # in order of time
 
 
-def pulse_of(node: NodeId, arrival: Arrival) -> HopEvent:
+def hop_event_of(node: NodeId, arrival: Arrival) -> HopEvent:
     """Return the event for an arrival that a node recorded."""
     return HopEvent(
         sender=arrival.sender,
@@ -199,7 +199,7 @@ class TopicMonitor:
         if inspection is None:
             return None
         number = self.scene.number + 1 if self.scene is not None else 0
-        scene = make_scene(inspection, self._card(inspection), number, time.time() * 1000)
+        scene = make_topic_view(inspection, self._card(inspection), number, time.time() * 1000)
         if self.scene is not None and _is_alike(scene, self.scene):
             return None
         if self._kept is None or not _is_alike(scene, self._kept, but_for_load=True):
@@ -263,7 +263,7 @@ class TopicMonitor:
         if not isinstance(page, ArrivalPage):
             return []
         self._read_ends[node] = page.next
-        return [pulse_of(node, arrival) for arrival in page.arrivals]
+        return [hop_event_of(node, arrival) for arrival in page.arrivals]
 
     def journey(self, publisher: NodeId, seq: int) -> DeliveryPath | None:
         """Return the path of a publication; None if no arrival was observed."""

@@ -369,7 +369,7 @@ def encode(
     return frame(body, form.frame_kind)
 
 
-def passed_on(given: Frame, topic: TopicId, hops: int) -> bytes | None:
+def forwarded(given: Frame, topic: TopicId, hops: int) -> bytes | None:
     """Return a received frame of publications with other hops, without encoding it again.
 
     Return None if it has to be encoded again.

@@ -24,7 +24,7 @@ from skipring.lab.demo import runner
 from skipring.lab.demo.output import PlainOutput
 from skipring.lab.demo.script import STEPS, DemoPlan, End, Event, Scoreboard, Step
 from skipring.lab.demo.state import NodeState
-from skipring.spark import errors as installed
+from skipring.spark import errors as errors_module
 from tests.support.processes import MARK, left_of
 
 DEADLINE_S = 240.0  # for steps that take less than a minute: the machine is shared
@@ -250,7 +250,7 @@ def demo_status(*options: str) -> int:
 def test_demo_without_spark_prints_the_command_and_succeeds(
     peaceful: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    peaceful.setattr(installed, "find_spec", lambda name: None)
+    peaceful.setattr(errors_module, "find_spec", lambda name: None)
     assert demo_status() == 0
     text = capsys.readouterr().out
     assert "Left out: Spark is not installed; run: pip install 'skipring[spark]'" in text

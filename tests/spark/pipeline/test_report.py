@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from skipring.report.page import render
 from skipring.spark.pipeline.aggregates import POINTS_MAX, bucket_s
-from skipring.spark.pipeline.manifest import Manifest, write_about
+from skipring.spark.pipeline.manifest import Manifest, write_manifest
 from skipring.spark.pipeline.microbatch import Steps
 from skipring.spark.pipeline.report import Found, look, make_page, write_report
 from skipring.spark.pipeline.runner import prepare
@@ -36,7 +36,7 @@ def text_of(page: str) -> str:
 def test_report_on_an_empty_lake_states_that_there_is_no_data(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    write_about(tmp_path, ABOUT)
+    write_manifest(tmp_path, ABOUT)
     out = tmp_path / "pages" / "report.html"
     write_report(spark, tmp_path, ABOUT, out)
     text = text_of(out.read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Foun
     """Return the aggregates of a lake with duplicates, invalid values and implausible times."""
     prepare(spark)
     lake = tmp_path_factory.mktemp("lake")
-    write_about(lake, ABOUT)
+    write_manifest(lake, ABOUT)
     sent = [publication(number, b"x") for number in (*range(8), 0)]
     sent += [publication(8, b"x", at_s=LATE_S), publication(9, BAD, publisher="<b>")]
     arrived = [delivery(number, "n2", at_s=0.003 + 0.001 * number) for number in range(3)]

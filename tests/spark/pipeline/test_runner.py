@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from skipring.errors import StoreBusyError
-from skipring.spark.pipeline import runner as running
+from skipring.spark.pipeline import runner as runner_module
 from skipring.spark.pipeline.lake import Name
 from skipring.spark.pipeline.manifest import Manifest
 from skipring.spark.pipeline.microbatch import Figures
@@ -93,12 +93,12 @@ def test_lag_is_returned_if_it_is_known(read: object, there: object, expected: i
 def test_lake_that_another_process_writes_to_is_refused(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "LOCK_WAIT_S", 0.1)
-    with running.locked(spark, tmp_path):
+    monkeypatch.setattr(runner_module, "LOCK_WAIT_S", 0.1)
+    with runner_module.locked(spark, tmp_path):
         pass
-    with (tmp_path / running.LOCK).open("r+b") as file:
+    with (tmp_path / runner_module.LOCK).open("r+b") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)  # as the JVM of another run does
         with pytest.raises(StoreBusyError, match="another pipeline"):
-            running.locked(spark, tmp_path).__enter__()
-    with running.locked(spark, tmp_path):
+            runner_module.locked(spark, tmp_path).__enter__()
+    with runner_module.locked(spark, tmp_path):
         pass

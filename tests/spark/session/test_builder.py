@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from skipring.cli.options import SparkChoice, spark_options
 from skipring.errors import InputError, UnreachableError
-from skipring.spark.session import builder as session
+from skipring.spark.session import builder as builder_module
 from skipring.spark.session.builder import (
     chosen_master,
     default_settings,
@@ -172,11 +172,11 @@ def test_active_session_is_used_and_not_stopped(spark: SparkSession) -> None:
     before = spark.conf.get("spark.sql.shuffle.partitions")
     changed = {"spark.sql.shuffle.partitions": "7", "spark.driver.memory": "9g"}
     try:
-        with session.opened(master="local[1]", conf=changed) as found:
+        with builder_module.opened(master="local[1]", conf=changed) as found:
             assert found is spark
             assert found.conf.get("spark.sql.shuffle.partitions") == "7"
             with ThreadPoolExecutor(1) as other:
-                assert other.submit(session.start).result() is not None
+                assert other.submit(builder_module.start).result() is not None
         assert spark.conf.get("spark.driver.memory") != "9g"
         assert spark.range(3).count() == 3
     finally:
@@ -247,10 +247,10 @@ def test_session_ends_if_executors_cannot_run_the_code(
     stopped: list[str] = []
     context = SimpleNamespace(_active_spark_context=None, _gateway=None)
     spark_session = SimpleNamespace(builder=Builder(), getActiveSession=lambda: None)
-    monkeypatch.setattr(session, "SparkSession", spark_session)
-    monkeypatch.setattr(session, "SparkContext", context)
-    monkeypatch.setattr(session, "ship", lambda spark: None)
-    monkeypatch.setattr(session, "check_executors", refuse)
+    monkeypatch.setattr(builder_module, "SparkSession", spark_session)
+    monkeypatch.setattr(builder_module, "SparkContext", context)
+    monkeypatch.setattr(builder_module, "ship", lambda spark: None)
+    monkeypatch.setattr(builder_module, "check_executors", refuse)
     with pytest.raises(InputError, match="lacking"):
-        session.start(master="yarn")
+        builder_module.start(master="yarn")
     assert stopped == ["context"]

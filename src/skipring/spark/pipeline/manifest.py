@@ -41,7 +41,7 @@ class RequestedConfig(Struct, frozen=True, kw_only=True):
     window_s: int | None = None
 
 
-def read_about(lake: Path) -> Manifest:
+def read_manifest(lake: Path) -> Manifest:
     """Return the manifest of a lake; raise InputError if the directory is no lake."""
     try:
         about = json.decode((lake / FILE).read_bytes(), type=Manifest)
@@ -70,7 +70,7 @@ def agreed(lake: Path, wish: RequestedConfig) -> Manifest:
             values=wish.values or PayloadFormat.AUTO,
             window_s=wish.window_s or WINDOW_S,
         )
-    about = read_about(lake)
+    about = read_manifest(lake)
     _require_same(lake, "topics", ", ".join(about.topics), ", ".join(topics))
     _require_same(lake, "values", about.values, wish.values or about.values)
     _require_same(lake, "windows", f"{about.window_s} s", f"{wish.window_s or about.window_s} s")
@@ -84,7 +84,7 @@ def agreed(lake: Path, wish: RequestedConfig) -> Manifest:
     return replace(about, supervisors=tuple(known))
 
 
-def write_about(lake: Path, about: Manifest) -> None:
+def write_manifest(lake: Path, about: Manifest) -> None:
     """Write the manifest, and create the tables."""
     with translate_os_errors(lake):
         make_tables(lake)

@@ -15,8 +15,7 @@ from skipring.core.effects import Origin
 from skipring.report.page import HtmlReport, Section, render
 from skipring.report.tables import Cell, Cells, Table, Tone, number, percent
 from skipring.spark.errors import translate_spark_errors
-from skipring.spark.pipeline import aggregates as summaries
-from skipring.spark.pipeline import figures, gold
+from skipring.spark.pipeline import aggregates, figures, gold
 from skipring.spark.pipeline.lake import Name, kept, table
 from skipring.spark.pipeline.manifest import Manifest
 from skipring.storage.data_dir import translate_os_errors
@@ -65,22 +64,22 @@ def look(spark: SparkSession, lake: Path, about: Manifest) -> Found:
     tables = {name: table(spark, lake, name) for name in Name}
     bronze, silver, rejected = (tables[it] for it in (Name.BRONZE, Name.SILVER, Name.REJECTED))
     published = gold.published(silver, rejected, about.window_s)
-    (balance,) = summaries.balance(bronze, silver, rejected).collect()
-    (extent,) = summaries.extent(published).collect()
-    step_s = summaries.bucket_s(extent.first_s or 0.0, extent.last_s or 0.0, about.window_s)
+    (balance,) = aggregates.balance(bronze, silver, rejected).collect()
+    (extent,) = aggregates.extent(published).collect()
+    step_s = aggregates.bucket_s(extent.first_s or 0.0, extent.last_s or 0.0, about.window_s)
     with kept(gold.delivered(published, tables[Name.DELIVERIES])) as delivered:
         return Found(
             balance=balance,
             extent=extent,
             step_s=step_s,
-            rates=summaries.rates(published, step_s).toPandas(),
-            latencies=summaries.latencies(delivered, step_s).toPandas(),
-            distribution=summaries.distribution(delivered).toPandas(),
-            hops=summaries.hops(delivered).toPandas(),
-            nodes=summaries.nodes(delivered).toPandas(),
-            publishers=summaries.publishers(published, delivered).limit(ROWS_MAX).toPandas(),
-            reasons=summaries.reasons(rejected).toPandas(),
-            samples=summaries.samples(rejected).toPandas(),
+            rates=aggregates.rates(published, step_s).toPandas(),
+            latencies=aggregates.latencies(delivered, step_s).toPandas(),
+            distribution=aggregates.distribution(delivered).toPandas(),
+            hops=aggregates.hops(delivered).toPandas(),
+            nodes=aggregates.nodes(delivered).toPandas(),
+            publishers=aggregates.publishers(published, delivered).limit(ROWS_MAX).toPandas(),
+            reasons=aggregates.reasons(rejected).toPandas(),
+            samples=aggregates.samples(rejected).toPandas(),
         )
 
 
@@ -205,7 +204,7 @@ def _publishers(found: Found) -> Section:
 
 
 _RECEIVED: Final = (
-    "deliveries", *(f"spread p{percent} in ms" for percent in summaries.PERCENTS), "repaired",
+    "deliveries", *(f"spread p{percent} in ms" for percent in aggregates.PERCENTS), "repaired",
 )  # fmt: skip
 
 
@@ -239,7 +238,7 @@ def _distribution(found: Found) -> Section:
     curves = {row.origin: list(row.latency_ms) for row in found.distribution.itertuples()}
     read = [f"{way}: half within {_ms(values[50])}, 99 % within {_ms(values[99])}"
             for way, values in curves.items()]  # fmt: skip
-    figure = figures.distribution_figure(curves, summaries.SHARES)
+    figure = figures.distribution_figure(curves, aggregates.SHARES)
     return Section(key, title, f"By origin. {'; '.join(read)}.", figure)
 
 
@@ -329,7 +328,7 @@ def _samples(found: Found) -> Section:
 def _preview(start: bytes | bytearray | None, size: int) -> str:
     """Return the start of a value as a Python literal."""
     text = ascii(bytes(start or b""))[1:]
-    return text if size <= summaries.PREVIEW_BYTES else f"{text} … of {_size(size)}"
+    return text if size <= aggregates.PREVIEW_BYTES else f"{text} … of {_size(size)}"
 
 
 def _period(extent: Any) -> str:  # noqa: ANN401  (a row of Spark's)

@@ -28,7 +28,7 @@ from skipring.spark.delivery_source import NAME
 from skipring.spark.errors import translate_spark_errors
 from skipring.spark.options import ReadOptions
 from skipring.spark.pipeline.lake import Name, Writer, batch_folder, rows_by_part
-from skipring.spark.pipeline.manifest import CHECKPOINT, Manifest, write_about
+from skipring.spark.pipeline.manifest import CHECKPOINT, Manifest, write_manifest
 from skipring.spark.pipeline.microbatch import Figures, Steps, together
 from skipring.spark.stream import StreamReader
 from skipring.storage.data_dir import translate_os_errors
@@ -175,7 +175,7 @@ def run_pipeline(
 ) -> dict[Name, int]:
     """Follow the topics until ``is_over``; return the rows of each table."""
     with translate_spark_errors(), locked(spark, plan.lake):
-        write_about(plan.lake, plan.about)
+        write_manifest(plan.lake, plan.about)
         Writer(plan.lake).recover()
         watch = _QueryWatch(plan, tell)
         turn = _Turn(is_over)

@@ -125,7 +125,7 @@ _IN_MEMORY: Final = {int: int, str: NAME}  # memory may name nodes that have lef
 
 
 def _file_type(hint: Any, plain: Mapping[type, Any]) -> Any:  # noqa: ANN401, PLR0911  (types)
-    """Return the type that the file uses for a field; ``plain`` maps int and str to theirs."""
+    """Return the type of a field of core in the file; ``plain`` maps int and str to theirs."""
     if hint == Word:
         return WORD
     if hint in plain:
