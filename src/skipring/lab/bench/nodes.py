@@ -11,13 +11,12 @@ from skipring.errors import SkipringError
 from skipring.lab.bench.harness import run_directory
 from skipring.lab.bench.report import Figures
 from skipring.lab.bench.run import BenchRun, Board, Moment, Slot
-from skipring.lab.bench.servers import BenchProcesses, fill_store
+from skipring.lab.bench.servers import POLL_S, BenchProcesses, fill_store
 from skipring.lab.bench.systems.large import DRIVER, IDLE, OTHERS, START, STORE
 from skipring.lab.usage import MIB, cpu_ns, resident_bytes_of
 
 PAYLOAD_BYTES: Final = 128
 MEMBERS: Final = 4
-PAUSE_S: Final = 5.0  # Guess: members that have just joined compare their logs more often.
 
 
 def start_once(records: int, batch: int) -> Figures:
@@ -43,18 +42,14 @@ def start_once(records: int, batch: int) -> Figures:
         }
 
 
-def idle_once(topics: int, seconds: float) -> Figures:
-    """Measure a member of ``topics`` idle rings for some seconds, and a member of one."""
-    share, rss = _idle(topics, seconds)
-    share_of_one, rss_of_one = _idle(1, seconds)
-    return {
-        "percent_of_core": 100 * share,
-        "percent_of_core_one_topic": 100 * share_of_one,
-        "mib_beyond_first_topic": (rss - rss_of_one) / MIB,
-    }
+def idle_once(topics: int, pause_s: float, seconds: float) -> Figures:
+    """Measure a member of ``topics`` idle rings for some seconds, and the memory of one of one."""
+    share, rss = _idle(topics, pause_s, seconds)
+    _, rss_of_one = _idle(1, 0.0, POLL_S)
+    return {"percent_of_core": 100 * share, "mib_beyond_first_topic": (rss - rss_of_one) / MIB}
 
 
-def _idle(topics: int, seconds: float) -> tuple[float, int]:
+def _idle(topics: int, pause_s: float, seconds: float) -> tuple[float, int]:
     """Return the share of a core and the resident memory of a member of some idle rings."""
     with run_directory() as directory, BenchProcesses(directory) as processes:
         run = BenchRun(
@@ -67,7 +62,7 @@ def _idle(topics: int, seconds: float) -> tuple[float, int]:
         processes.start_workers(run, (IDLE, OTHERS))
         processes.wait_calm((IDLE, OTHERS))
         pid = processes.running[IDLE].pid
-        _pass(processes, PAUSE_S)
+        _pass(processes, pause_s)
         before, began = cpu_ns(pid), monotonic()
         _pass(processes, seconds)
         share = (cpu_ns(pid) - before) / 1e9 / (monotonic() - began)

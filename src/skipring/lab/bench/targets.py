@@ -73,10 +73,11 @@ class Sizes(Struct, frozen=True, kw_only=True):
     history: int = 100_000
     records: int = 1_000_000  # in the store of a node that starts, and in the index
     topics: int = 1000
+    pause_s: float = 45.0  # Guess: members that have just joined compare their logs more often
     idle_s: float = 20.0
 
 
-SMALL: Final = Sizes(n=4, count=40, history=300, records=2000, topics=3, idle_s=0.5)
+SMALL: Final = Sizes(n=4, count=40, history=300, records=2000, topics=3, pause_s=0, idle_s=0.5)
 
 
 # -- the table -------------------------------------------------------------------------------
@@ -297,7 +298,7 @@ def actions_of(sizes: Sizes, jobs: Iterable[str]) -> dict[Key, Callable[[], Figu
     found[START, OURS] = partial(nodes.start_once, sizes.records, BATCH)
     found[START_SINGLE, OURS] = partial(nodes.start_once, sizes.records, 1)
     found[INDEX, OURS] = partial(run_alone, index.insert_figures, sizes.records)
-    found[IDLE, OURS] = partial(nodes.idle_once, sizes.topics, sizes.idle_s)
+    found[IDLE, OURS] = partial(nodes.idle_once, sizes.topics, sizes.pause_s, sizes.idle_s)
     return {key: action for key, action in found.items() if key[0] in set(jobs)}
 
 
