@@ -38,7 +38,7 @@ from skipring.errors import InputError
 from skipring.net.addresses import LOOPBACK, supervisor_of
 from skipring.node.host import NodeHost
 from skipring.node.process import allow_files
-from skipring.node.settings import NodeSettings
+from skipring.node.settings import FLUSHES_PER_TICK, NodeSettings
 from skipring.node.status_server import node_status
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.rpc.client import RpcClient
@@ -91,9 +91,8 @@ class Cluster:
     ...         await cluster.wait_healthy(timeout=30)
     >>> asyncio.run(scene())
 
-    A program under test may connect to ``url`` and be a member of the topic: ``wait_healthy`` asks
-    it by RPC. ``violations`` and ``snapshot`` cover the supervisors and the cluster's own nodes
-    only.
+    A program under test may connect to ``url`` and join the topic: ``wait_healthy`` asks it by RPC,
+    while ``violations`` and ``snapshot`` cover only the processes of the cluster.
     """
 
     def __init__(
@@ -108,7 +107,8 @@ class Cluster:
         self.topic = topic
         self._n = n
         tick_s = tick_s if tick_s is not None else max(TICK_S, n * TICK_OF_A_NODE_S)
-        self._settings = NodeSettings(tick_s=tick_s, flush_s=tick_s / 10, is_chaotic=True)
+        flush_s = tick_s / FLUSHES_PER_TICK
+        self._settings = NodeSettings(tick_s=tick_s, flush_s=flush_s, is_chaotic=True)
         self._data_dir = data_dir
         directories = (f"supervisor-{number}" for number in range(supervisors))
         self._seats = [

@@ -77,7 +77,8 @@ class Shelf:
 
     def deliver(self, offset: int, *batches: RecordBatch, origin: Origin = Origin.SPREAD) -> None:
         records = tuple(batch.records() for batch in batches)
-        self.reader.on_deliver(Deliver(batches, records, offset, origin, hops=2))
+        end = offset + sum(batch.count for batch in batches)
+        self.reader.on_deliver(Deliver(batches, records, offset, end, origin, hops=2))
 
     def read(self, limit: int = 10 * FRESH_MAX) -> list[int]:
         return [publication.offset for publication in self.reader.fetch(limit)]

@@ -60,11 +60,13 @@ async def test_history_ends_when_every_neighbour_has_confirmed(
             confirmed.clear()
             confirmed.update(nodes)
             topic.on_confirmed(PeerInSync(nodes[-1], b"root"))
-            topic.reader.on_deliver(Deliver((batch,), (old,), offset, Origin.REPAIR, hops=0))
+            topic.reader.on_deliver(
+                Deliver((batch,), (old,), offset, offset + 1, Origin.REPAIR, hops=0)
+            )
             assert topic.reader.offset == offset + 1  # skipped
         confirmed.update("ab")
         topic.on_confirmed(PeerInSync("b", b"root"))
-        topic.reader.on_deliver(Deliver((batch,), (old,), 3, Origin.REPAIR, hops=0))
+        topic.reader.on_deliver(Deliver((batch,), (old,), 3, 4, Origin.REPAIR, hops=0))
         assert topic.reader.offset == 3  # not skipped
 
 

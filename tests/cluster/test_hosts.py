@@ -9,6 +9,7 @@ import pytest
 
 from skipring.core import topics
 from skipring.core.batches import RecordBatch
+from skipring.core.effects import Origin
 from skipring.errors import UnreachableError
 from skipring.node import publisher as errands
 from skipring.rpc.client import RpcClient
@@ -42,10 +43,10 @@ async def test_left_topic_keeps_nothing_in_memory() -> None:
         await cluster.wait_healthy()
         node = cluster.node("n00")
         assert node.logs.by_topic
-        assert node.deliveries
+        assert node.logs.trace.count(cluster.topic, Origin.OWN) == 1
         assert await node.unsubscribe(cluster.topic, 20.0)
         assert not node.logs.by_topic
-        assert not node.deliveries
+        assert node.logs.trace.count(cluster.topic, Origin.OWN) == 0
 
 
 async def test_supervisor_limits_the_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def test_batch_is_stored_and_then_delivered_with_its_records() -> None:
     kept = Kept()
     one = settled(0, payload=b"news")
     records = ((BatchRecord(b"news"),),)
-    delivered = Deliver((one,), records, 0, Origin.SPREAD, 3, one.size_bytes)
+    delivered = Deliver((one,), records, 0, one.count, Origin.SPREAD, 3)
     assert kept.add(one, hops=3) == [store(0, one), delivered]
     assert kept.machine.index().offset_of(one.id) == 0
 
@@ -92,7 +92,7 @@ def test_delivery_has_the_records_of_each_batch() -> None:
     assert isinstance(delivered, Deliver)
     assert delivered.batches == (full, opaque, settled(9))
     assert delivered.records == (tuple(records), (), (BatchRecord(b""),))
-    assert delivered.size_bytes == sum(each.size_bytes for each in delivered.batches)
+    assert delivered.end - delivered.offset == sum(each.count for each in delivered.batches)
 
 
 class Noting(MemoryLog):

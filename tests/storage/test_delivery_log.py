@@ -144,6 +144,7 @@ def test_reading_a_page_does_not_read_all_rows(monkeypatch: pytest.MonkeyPatch) 
         checked.append(fields)
         return crc32(fields)
 
+    assert trace.end(NEWS) == 20_000  # packs the recorded deliveries
     monkeypatch.setattr(trace_module, "crc32", counted)
     assert read(trace, start=5000, end=5100) == deliveries(range(5000, 5100))
     assert read(trace, start=5000, count=100) == deliveries(range(5000, 5100))

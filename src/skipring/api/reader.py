@@ -375,13 +375,12 @@ class Reader:
         """Buffer batches that arrived, and wake up waiting readers."""
         is_repaired = delivery.origin is Origin.REPAIR
         hops = None if is_repaired else delivery.hops
-        end = delivery.offset
+        self._end, end = delivery.end, delivery.offset
         for batch, records in zip(delivery.batches, delivery.records, strict=True):
             start, end = end, end + batch.count
             self._fresh.append(_ReadableBatch(start, end, batch, records, hops, False))
-            self._fresh_count += batch.count
             self._fresh_bytes += len(batch.body)
-        self._end = end
+        self._fresh_count += end - delivery.offset
         since = max(self._since, self._history_before) if is_repaired else self._since
         if since:
             self._skip_before(delivery, since)

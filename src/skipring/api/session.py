@@ -28,7 +28,7 @@ from skipring.net.sockets import why_not_listening
 from skipring.node.drain import DRAIN_S, Departure
 from skipring.node.group_commit import opened
 from skipring.node.host import NodeHost
-from skipring.node.settings import NodeSettings
+from skipring.node.settings import FLUSHES_PER_TICK, NodeSettings
 from skipring.security.credentials import may_act_as
 from skipring.storage.data_dir import check_name, node_id
 from skipring.storage.delivery_log import DeliveryLog
@@ -38,7 +38,6 @@ from skipring.wire.rpc import Address
 if TYPE_CHECKING:  # reads certificates, which few processes need
     from skipring.security.credentials import Credentials
 
-FLUSHES_PER_TICK: Final = 10  # as in NodeSettings
 NOT_CONNECTED: Final = "not connected; use it inside `async with skipring.connect(...)`"
 
 Leave = Callable[[], Awaitable[bool]]

@@ -157,8 +157,8 @@ class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
     @property
     def _has_possible_numbers(self) -> bool:
         """Return True if the count and the numbers of all records are in range."""
-        is_counted = 0 < self.count <= RECORDS_MAX
-        return is_counted and self.first >= 0 and self.end <= NUMBER_MAX + 1
+        count, first = self.count, self.first
+        return 0 < count <= RECORDS_MAX and first >= 0 and first + count <= NUMBER_MAX + 1
 
     @property
     def end(self) -> int:

@@ -48,7 +48,7 @@ class Discard(Struct, frozen=True, gc=False):
 
 
 class Deliver(Struct, frozen=True, gc=False):
-    """Batches for the application, at consecutive offsets from ``offset`` on.
+    """Batches for the application, at consecutive offsets from ``offset`` to before ``end``.
 
     ``records`` has the decoded records of each batch; none for an opaque batch.
     """
@@ -56,9 +56,9 @@ class Deliver(Struct, frozen=True, gc=False):
     batches: tuple[RecordBatch, ...]
     records: tuple[tuple[BatchRecord, ...], ...]
     offset: int
+    end: int
     origin: Origin
     hops: int
-    size_bytes: int = 0  # approximate size in a message
 
 
 class Rejected(Struct, frozen=True, gc=False):

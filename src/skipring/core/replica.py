@@ -197,11 +197,12 @@ class Replica:
         if not new:
             return ()
         added = tuple(new.values())
-        offset = self._add(added)
-        self.record_numbers(added)
+        start, end = self._add(added)
+        if self._newest is not None:
+            self.record_numbers(added)
         size = sum([batch.size_bytes for batch in added])
-        out.effects.append(Store(offset, added, size))
-        out.effects.append(Deliver(added, tuple(records), offset, origin, hops, size))
+        out.effects.append(Store(start, added, size))
+        out.effects.append(Deliver(added, tuple(records), start, end, origin, hops))
         return added
 
     @property
@@ -218,22 +219,21 @@ class Replica:
         return offset
 
     def _has(self, key: bytes) -> bool:
-        if self._unindexed is not None and key in self._unindexed:
-            return True
-        return len(self._trie) > 0 and key in self._trie
+        return (self._unindexed is not None and key in self._unindexed) or key in self._trie
 
-    def _add(self, batches: tuple[RecordBatch, ...]) -> int:
-        """Assign the next offsets to new batches; return the first offset."""
+    def _add(self, batches: tuple[RecordBatch, ...]) -> tuple[int, int]:
+        """Assign the next offsets to new batches; return the first one, and the end."""
         start = end = self.end
-        if self._unindexed is None:
-            self._unindexed = {}
+        unindexed = self._unindexed
+        if unindexed is None:
+            unindexed = self._unindexed = {}
         for batch in batches:
-            self._unindexed[batch.id] = end
+            unindexed[batch.id] = end
             end += batch.count
         self._end = end
-        if len(self._unindexed) > UNINDEXED_MAX:
+        if len(unindexed) > UNINDEXED_MAX:
             self._index(2 * len(batches))  # a bounded step, so that no event takes long
-        return start
+        return start, end
 
     def _index(self, count: int) -> None:
         """Move ``count`` waiting ids into the trie."""

@@ -132,22 +132,22 @@ class Subscriber:
         return out.effects
 
     def _on_received(self, event: Received, out: Outbox) -> None:
-        message, kind = event.message, type(event.message)
-        if kind is Ping:
-            if event.sender == SUPERVISOR:
-                out.send(SUPERVISOR, Pong(message.nonce))  # type: ignore[union-attr]
-            return
-        if self._config.detects_failures and event.sender is not None:
-            self._liveness.on_message(event.sender)
-            if kind is SetConfiguration and event.sender == SUPERVISOR:
-                out.send(SUPERVISOR, ConfigurationAck())  # section 3.3
+        message, sender, kind = event.message, event.sender, type(event.message)
+        if self._config.detects_failures and sender is not None and kind is not Ping:
+            self._liveness.on_message(sender)
         is_member = self.wants or self._ring.me is not None
-        if kind in Broadcast.HANDLERS:
+        handler = Broadcast.HANDLERS.get(kind)
+        if handler is not None:
             if is_member:
-                Broadcast.HANDLERS[kind](self._broadcast, message, event.sender, out)
+                handler(self._broadcast, message, sender, out)
         elif kind in self._HANDLERS:
+            if kind is SetConfiguration and sender == SUPERVISOR and self._config.detects_failures:
+                out.send(SUPERVISOR, ConfigurationAck())  # section 3.3
             self._HANDLERS[kind](self, message, out)
             self._broadcast.invalidate_view()
+        elif kind is Ping:
+            if sender == SUPERVISOR:
+                out.send(SUPERVISOR, Pong(message.nonce))  # type: ignore[union-attr]
         else:
             self.replication.on_message(event, out, is_member=is_member)
 

@@ -75,7 +75,7 @@ class PublicationTrie:
     # -- single ids ------------------------------------------------------------------------
 
     def __contains__(self, key: bytes) -> bool:
-        return self.offset_of(key) is not None
+        return _find(self._bucket_of(key), key) >= 0
 
     def offset_of(self, key: bytes) -> int | None:
         """Return the offset of an id, or None."""
@@ -84,14 +84,19 @@ class PublicationTrie:
 
     def find(self, start: bytes) -> tuple[bytes, int] | None:
         """Return an id that begins with these bytes, 8 or more, and its offset; or None."""
-        place = int.from_bytes(start[:8], "big") >> (_PLACE_BITS - self._bits)
-        while (bucket := self._buckets[place]) is None:  # ``_home``, inlined: this is the hot path
-            place &= place - 1
+        bucket = self._bucket_of(start)
         at = _find(bucket, start)
         if at < 0:
             return None
         middle, end = at + ID_BYTES, at + RECORD_BYTES
         return bucket[at:middle], int.from_bytes(bucket[middle:end], "big")
+
+    def _bucket_of(self, start: bytes) -> bytes:
+        """Return the bucket of the ids that begin with these bytes, 8 or more."""
+        place = int.from_bytes(start[:8], "big") >> (_PLACE_BITS - self._bits)
+        while (bucket := self._buckets[place]) is None:  # ``_home``, inlined: this is the hot path
+            place &= place - 1
+        return bucket
 
     def add(self, key: bytes, offset: int) -> bool:
         """Insert one id; return False if it is present already."""

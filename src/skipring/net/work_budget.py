@@ -14,7 +14,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-# A tick is 1 s and a flush 0.1 s: both stay on time. Measured: the largest page takes 20 ms.
+# A tick is 1 s and a flush 0.25 s: both stay on time. Measured: the largest page takes 20 ms.
 TURN_S: Final = 0.02
 SLICE_S: Final = 0.005  # Guess: for one connection, before the next has its turn.
 NEXT_TURN_S: Final = TURN_S - SLICE_S  # with less left, another turn of the loop begins

@@ -269,6 +269,7 @@ class TopicLogs:
     def forget(self, topic: TopicId) -> None:
         """Drop the log of a topic that the node has left; a store keeps it on disk."""
         self.by_topic.pop(topic, None)
+        self.trace.reset_counts(topic)
         if self._store is None:
             self.trace.forget(topic)
 

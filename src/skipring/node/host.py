@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -20,7 +19,6 @@ from skipring.core.effects import (
     Effect,
     Evicted,
     HeldBy,
-    Origin,
     PeerInSync,
     Rejected,
     Send,
@@ -104,7 +102,6 @@ class NodeHost:
     ) -> None:
         self.name = name
         self.address: Address = ""
-        self.deliveries: Counter[tuple[TopicId, Origin]] = Counter()  # publications
         self.quarantined = 0  # corrupt records
         self.arrivals = ArrivalTap()
         self.durability = GroupCommit(store)
@@ -117,7 +114,8 @@ class NodeHost:
         self._flush_timer: asyncio.TimerHandle | None = None  # None while no topic waits
         self._receivers: dict[TopicId, tuple[Deliverer, SyncObserver]] = {}  # applications
         self.logs = TopicLogs(store, trace)
-        self._trace_writes = DeliveryLogFlusher(self.logs.trace)
+        self._trace = self.logs.trace
+        self._trace_writes = DeliveryLogFlusher(self._trace)
         incarnation = incarnation_at(time_ns() // 1000, secrets.randbits(RANDOM_BITS))
         self._topics = SubscriberTopics(
             name,
@@ -260,19 +258,17 @@ class NodeHost:
 
     def _on_deliver(self, topic: TopicId, delivery: Deliver) -> None:
         """Record a delivery and pass it to the application."""
-        count, origin = sum([batch.count for batch in delivery.batches]), delivery.origin
-        self.deliveries[topic, origin] += count
-        now_us = max(time_ns() // 1000, 0)
-        self.logs.trace.record(topic, delivery.offset, now_us, delivery.hops, origin, count)
+        offset, now_us = delivery.offset, max(time_ns() // 1000, 0)
+        count = delivery.end - offset
+        self._trace.record(topic, offset, now_us, delivery.hops, delivery.origin, count)
         if self.arrivals.watched:
             self.arrivals.on_delivered(topic, delivery)
-        if topic in self._receivers:
-            self._receivers[topic][0](delivery)
+        receiver = self._receivers.get(topic)
+        if receiver is not None:
+            receiver[0](delivery)
 
     def _on_unsubscribed(self, topic: TopicId) -> None:
         self.logs.forget(topic)
-        for origin in Origin:
-            self.deliveries.pop((topic, origin), None)
         self.departures.on_unsubscribed(topic)
 
     # -- timers ----------------------------------------------------------------------------------

@@ -166,7 +166,9 @@ def _topic_samples(topics: list[TopicId], node: NodeHost) -> dict[str, Samples]:
         },
         "skipring_supervisor_linked": {(t,): _is_supervised(node, t) for t in machines},
         "skipring_deliveries_total": {
-            (t, origin.value): node.deliveries[t, origin] for t in machines for origin in Origin
+            (t, origin.value): node.logs.trace.count(t, origin)
+            for t in machines
+            for origin in Origin
         },
     }
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.security.credentials import Credentials
 
 
+# Guess: a publication that the tree has lost arrives within a second.
+FLUSHES_PER_TICK: Final = 4
 ANSWER_S: Final = 0.02  # Guess: a supervisor answers requests of 20 ms together.
 
 
@@ -22,7 +24,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     supervisors: tuple[Address, ...] = ()
     allowed_topics: tuple[str, ...] = ()  # patterns such as "orders.*"; none: all topics
     tick_s: float = 1.0  # Guess; the paper only says "periodically".
-    flush_s: float = 0.1  # Guess: short for a person, long for a network.
+    flush_s: float = 1.0 / FLUSHES_PER_TICK  # delay of announcements
     # Delay of a supervisor's answers between two ticks; None: it answers at ticks only.
     answer_s: float | None = None
     advertised: Address | None = None  # address for peers, if not the listen address

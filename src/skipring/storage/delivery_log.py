@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -28,6 +29,7 @@ from skipring.storage.topic_directory import directory_name
 FOLDER: Final = "deliveries"
 FILE_BYTES_MAX: Final = 4 << 20  # Guess: 160,000 batches.
 IN_MEMORY_BYTES_MAX: Final = 2 << 20  # Limit: of a topic, without a disk or while writes fail.
+UNPACKED_MAX: Final = 4096  # Guess: packing this number of deliveries takes 4 ms.
 CHUNK_MAX: Final = 1024  # Guess: deliveries that a reader gets at once, rounded up to a batch.
 
 _KIND: Final = "skipring deliveries 1"
@@ -62,8 +64,11 @@ class DeliveryLog:
         self.failures = 0  # failed writes
         self.error: str | None = None  # reason of the last failed write; None after a success
         self._disk = (store, directory) if store is not None and directory is not None else None
+        # Deliveries since the last packing: topic, offset, time, hops, origin and count.
+        self._unpacked: deque[tuple[TopicId, int, int, int, Origin, int]] = deque()
         self._recent: dict[TopicId, bytearray] = {}  # rows that are not in a file
-        self._lock = Lock()  # for the recent rows, which a write in another thread removes
+        self._counts: Counter[tuple[TopicId, Origin]] = Counter()  # deliveries since the start
+        self._lock = Lock()  # for the packed rows, which a write in another thread removes
 
     @classmethod
     def open(cls, directory: Path, store: LogStore) -> Self:
@@ -81,16 +86,41 @@ class DeliveryLog:
     def record(
         self, topic: TopicId, offset: int, time_us: int, hops: int, origin: Origin, count: int = 1
     ) -> None:
-        """Record deliveries at offsets after all earlier ones."""
-        fields = _ROW.pack(offset, time_us, count, min(hops, 255), _PLACES[origin])
+        """Record deliveries at offsets after all earlier ones.
+
+        This only appends: the first reader or writer packs the rows.
+        """
+        self._unpacked.append((topic, offset, time_us, hops, origin, count))
+        if len(self._unpacked) > UNPACKED_MAX:
+            self._pack()
+
+    def _pack(self) -> None:
+        """Turn recorded deliveries into rows, and count them."""
+        unpacked = self._unpacked
         with self._lock:
-            recent = self._recent.setdefault(topic, bytearray())
-            recent += _CHECKED.pack(fields, crc32(fields))
-            if len(recent) > IN_MEMORY_BYTES_MAX:
-                del recent[: len(recent) // ROW_BYTES // 2 * ROW_BYTES]
+            while unpacked:
+                topic, offset, time_us, hops, origin, count = unpacked.popleft()
+                fields = _ROW.pack(offset, time_us, count, min(hops, 255), _PLACES[origin])
+                recent = self._recent.setdefault(topic, bytearray())
+                recent += _CHECKED.pack(fields, crc32(fields))
+                self._counts[topic, origin] += count
+                if len(recent) > IN_MEMORY_BYTES_MAX:
+                    del recent[: len(recent) // ROW_BYTES // 2 * ROW_BYTES]
+
+    def count(self, topic: TopicId, origin: Origin) -> int:
+        """Return the number of deliveries of a topic since the start."""
+        self._pack()
+        return self._counts[topic, origin]
+
+    def reset_counts(self, topic: TopicId) -> None:
+        """Forget the counts of a topic that was left."""
+        self._pack()
+        for origin in Origin:
+            self._counts.pop((topic, origin), None)
 
     def forget(self, topic: TopicId) -> None:
         """Drop all deliveries of a topic."""
+        self._pack()
         with self._lock, suppress(OSError):
             self._recent.pop(topic, None)
             for path in self._files(topic)[1]:
@@ -125,13 +155,14 @@ class DeliveryLog:
     @property
     def is_behind(self) -> bool:
         """Return True if there are files that lack deliveries."""
-        return self._disk is not None and any(list(self._recent.values()))
+        return self._disk is not None and (bool(self._unpacked) or any(list(self._recent.values())))
 
     def write(self) -> None:
         """Write the deliveries of durable batches: a crash does not revoke them."""
         if self._disk is None:
             return
         store, directory = self._disk
+        self._pack()
         try:
             make_directory(directory)
             for topic, recent in list(self._recent.items()):
@@ -149,6 +180,7 @@ class DeliveryLog:
 
     def _parts(self, topic: TopicId) -> list[bytes]:
         """Return the rows in the files and in memory, the oldest first."""
+        self._pack()
         with self._lock:
             found = [bytes(self._recent.get(topic, b""))]
         header, paths = self._files(topic)

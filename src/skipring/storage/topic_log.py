@@ -97,9 +97,6 @@ class SegmentLog:
         self._start_chain = segments[0].header.chain if segments else START_OF_CHAIN
         self._chain = segments[-1].index.chain if segments else START_OF_CHAIN
         self.end = self.durable_end = segments[-1].index.end if segments else 0
-        self._newest: dict[SequenceId, int] = {}
-        for segment in segments:
-            merge_newest(self._newest, segment.index.newest)
         self._unconfirmed: list[LogEntry] = []  # from ``durable_end`` to ``end``
         self._unconfirmed_bytes = 0  # approximate
         self._discards: deque[tuple[str, bytes]] = deque()  # names and contents to quarantine
@@ -213,7 +210,13 @@ class SegmentLog:
 
     def newest(self) -> dict[SequenceId, int]:
         """Return the largest number of each sequence, also of quarantined batches: they used it."""
-        return self._newest.copy()
+        newest: dict[SequenceId, int] = {}
+        with self._lock:
+            for segment in self._segments:
+                merge_newest(newest, segment.index.newest)
+            for entry in self._unconfirmed:
+                raise_newest(newest, entry.batch)
+        return newest
 
     def chain_at(self, offset: int) -> bytes:
         """Return the running digest over the batches that begin before an offset; zeros if lost."""
@@ -232,14 +235,13 @@ class SegmentLog:
         """Append a batch; return the offset of its first record."""
         assert len(batch.id) == ID_BYTES, "a batch without an id"
         self._chain = next_chain(self._chain, batch.id)
-        entry = LogEntry(self.end, self._chain, batch)
-        raise_newest(self._newest, batch)
+        offset = self.end
         with self._lock:
-            self._unconfirmed.append(entry)
+            self._unconfirmed.append(LogEntry(offset, self._chain, batch))
             self._unconfirmed_bytes += batch.size_bytes
-            self.end = entry.end
+            self.end = offset + batch.count
             self._changed[self.topic] = self
-        return entry.offset
+        return offset
 
     def discard(self, offset: int) -> None:
         """Quarantine the batch that contains an offset; the next commit makes this durable."""
