@@ -100,7 +100,7 @@ JOBS: Final[Mapping[str, Job]] = {
         tuple(name for name, system in SYSTEMS.items() if system.deliveries_max is None),
     ),
     LATENCY: Job(replace(_RUN, rate=200.0)),
-    BUSY: Job(replace(_RUN, rate=200.0, is_busy=True)),
+    BUSY: Job(replace(_RUN, rate=200.0, is_busy=True), (OURS, "nats", RELAY)),
     HOPS: Job(BenchRun(n=1, apart=7, rate=200.0), (OURS,), hop_figures),
     HOTTEST: Job(
         BenchRun(n=63, apart=1),

@@ -32,7 +32,7 @@ def start_once(records: int, batch: int) -> Figures:
         processes.wait_calm([START])
         board[Slot.BEGIN] = 1
         figures = processes.wait_figures([START])
-        if figures.pop("batches") != -(-records // batch):
+        if figures["batches"] != -(-records // batch):
             raise SkipringError("the node has not found all batches of its store")
         wall_s, cpu_s = board.seconds(Moment.ENDED)
         return figures | {

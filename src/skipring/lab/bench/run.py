@@ -46,7 +46,6 @@ class BenchRun(Struct, frozen=True, kw_only=True):
     profiles: Path | None = None  # directory for profiles; None: do not profile
     apart: int = 0  # further subscribers with processes of their own; they join first
     is_busy: bool = False  # during the run, another process competes for each core
-    batch: int = 1  # records in each batch of a store that a node starts with
     loss: float = 0.0  # share of the frames that members drop
     deadline_s: float = 120.0
 
@@ -114,7 +113,7 @@ class Moment(IntEnum):
 
     BEGAN = 0
     ENDED = auto()
-    SETTLED = auto()
+    SETTLED = auto()  # everything is stored and indexed
 
 
 _PIDS: Final = len(Slot)
