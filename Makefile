@@ -11,7 +11,7 @@ SOAK_FLAGS ?=
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check slow bench faults soak docs golden lock clean static
+.PHONY: help setup demo test check slow bench tables faults soak docs golden lock clean static
 .DELETE_ON_ERROR:
 
 help: ## print this list
@@ -33,7 +33,10 @@ check: static ## what to run before every commit: as test, but only the fast tes
 slow: setup ## all tests, the long random runs and large rings too
 	$(BIN)/pytest -q -n auto --dist worksteal -m ""
 
-bench: setup ## measure all that we claim, beside our peers as far as they are installed (half an hour)
+bench: setup ## measure each target of docs/performance.md beside our peers (less than half an hour)
+	@$(BIN)/skipring bench targets
+
+tables: setup ## measure the other tables of docs/performance.md, as far as peers are installed (an hour)
 	@$(BIN)/skipring bench fanout --repeats 2
 	@$(BIN)/skipring bench history
 	@$(BIN)/skipring bench sim

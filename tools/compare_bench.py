@@ -22,7 +22,7 @@ FANOUT: Final = ("fanout", "--job", "throughput,latency", "--n", "64", "--agains
 HISTORY: Final = ("history", "--n", "100000", "--against", "skipring")
 MEASURES: Final = {
     "cpu_us_per_delivery": "CPU per delivery, µs",
-    "cpu_us_per_delivery_settled": "CPU per delivery until settled, µs",
+    "cpu_us_per_delivery_settled": "CPU per delivery until stored and indexed, µs",
     "p50_ms": "p50, ms",
     "supervisor_cpu_us_per_join": "supervisor CPU per join, µs",
     "supervisor_messages_per_join": "supervisor messages per join",

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from tests.support.sharing import HOUSE, SECONDS, SINGLE, SPARK, share_of
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = ("setup", "demo", "test", "check", "slow", "bench", "faults", "soak")
+TARGETS = ("setup", "demo", "test", "check", "slow", "bench", "tables", "faults", "soak")
 README = ROOT / "README.md"
 
 

@@ -138,7 +138,8 @@ def _sizes_option(text: str, default: str) -> Callable[[Command], Command]:
     return option("--n", text, "N,...", into="sizes", callback=_sizes, default=default)
 
 
-_size = option("--size", "Bytes of a payload.", type=click.IntRange(16, 65536), default=128)
+_PAYLOAD: Final = click.IntRange(16, 65536)
+_RATE: Final = click.FloatRange(0)
 
 
 def _chosen(names: Iterable[str], option: click.Parameter, text: str | None) -> list[str]:
@@ -148,7 +149,13 @@ def _chosen(names: Iterable[str], option: click.Parameter, text: str | None) -> 
 
 
 def _jobs(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
-    from skipring.lab.bench.fanout import JOBS
+    from skipring.lab.bench.fanout import JOB_NAMES
+
+    return _chosen(JOB_NAMES, option, text)
+
+
+def _target_jobs(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
+    from skipring.lab.bench.targets import JOBS
 
     return _chosen(JOBS, option, text)
 
@@ -237,14 +244,9 @@ def spark(rows: int, runs: int, repeats: int, as_json: bool) -> None:
 
 @bench.command()
 @_sizes_option("Numbers of subscribers.", "64,256")
-@_size
-@option("--count", "Publications of a run.  [default: 1 to 2 s of load]", type=SIZE)
-@option(
-    *("--rate", "Publications per second.  [default: unlimited]"),
-    type=click.FloatRange(0),
-    default=0.0,
-    show_default=False,
-)
+@option("--size", "Bytes of a payload.  [default: that of the job]", type=_PAYLOAD)
+@option("--count", "Publications of a run.  [default: some seconds of load]", type=SIZE)
+@option("--rate", "Publications per second.  [default: that of the job]", type=_RATE)
 @_repeats(3)
 @_against("SYSTEMS")
 @option("--job", "Jobs to run.  [default: all]", "NAME,...", into="jobs", callback=_jobs)
@@ -254,9 +256,10 @@ def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: AN
     """Measure the cost of a delivery to N subscribers, compared with other systems.
 
     Jobs are throughput, sustained (32,000 publications to 64 subscribers), latency (64 subscribers,
-    200 publications per second), hottest (the busiest of 64 nodes compared with a broker), growth
-    (with the payload, the topics and N) and loss (frames are dropped and nodes killed; all members
-    must end in sync).
+    200 publications per second), busy (the same while other processes compete for each core), hops
+    (8 members with processes of their own), hottest (the busiest of 64 nodes compared with a
+    broker), size-BYTES, topics-COUNT (4 subscribers) and loss (frames are dropped and nodes killed;
+    all members must end in sync).
     """
     from skipring.lab.bench.fanout import measure
 
@@ -272,7 +275,7 @@ def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: AN
     show_default=True,
     help="Numbers of publications.",
 )
-@_size
+@option("--size", "Bytes of a payload.", type=_PAYLOAD, default=128)
 @_repeats(5)
 @_against("STORED")
 @json_option()
@@ -285,6 +288,30 @@ def history(counts: list[int], as_json: bool, **options: Any) -> None:  # noqa: 
     from skipring.lab.bench.history import measure
 
     _print_rows(measure(counts, **options), as_json=as_json)
+
+
+@bench.command()
+@_repeats(5)
+@option("--job", "Jobs to run.  [default: all]", "NAME,...", into="jobs", callback=_target_jobs)
+@option("--small", "Use small sizes, to check that all jobs work.", is_flag=True)
+@json_option("Print the figures of all jobs as JSON lines.")
+def targets(repeats: int, jobs: list[str], *, small: bool, as_json: bool) -> None:
+    """Measure each target of docs/performance.md; print them as a Markdown table.
+
+    All jobs take turns. With five repeats this takes half an hour.
+    """
+    from skipring.lab.bench import targets as table
+
+    def observe(key: tuple[str, str], seconds: float) -> None:
+        click.echo(f"{' '.join(key)}: {seconds:.0f} s", err=True)
+
+    sizes = table.SMALL if small else table.Sizes()
+    results = table.measure(sizes, repeats=repeats, jobs=jobs, observe=observe)
+    if as_json:
+        _print_rows(table.rows(results), as_json=True)
+        return
+    for line in table.markdown(results):
+        click.echo(line)
 
 
 def _print_rows(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:

@@ -73,6 +73,15 @@ def resident_bytes_of(process: int | str) -> int:
     return int(pages) * resource.getpagesize()
 
 
+def written_bytes() -> int:
+    """Return the bytes that this process has caused to be written to disks; 0 if unknown."""
+    try:
+        lines = (_PROC / "self" / "io").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
+
+
 def peak_bytes() -> int:
     """Return the peak resident memory of this process."""
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -11,9 +11,9 @@ import pytest
 
 from skipring.errors import SkipringError
 from skipring.lab.bench import harness
-from skipring.lab.bench.harness import run_of, run_once
+from skipring.lab.bench.harness import RunResult, delivery_figures, run_of, run_once
 from skipring.lab.bench.run import BenchRun, Board, Moment, Slot
-from skipring.lab.bench.servers import BenchProcesses
+from skipring.lab.bench.servers import COMPETITOR, BenchProcesses
 from skipring.lab.bench.systems.catalog import OURS
 from skipring.lab.bench.worker import MEASURED, PROBE, Tally, make_payload
 from skipring.lab.usage import cpu_ns, resident_bytes_of
@@ -32,6 +32,66 @@ def test_profiles_of_both_processes_are_written(tmp_path: Path) -> None:
     run_once(run_of(BenchRun(n=2, count=10, profiles=tmp_path), OURS))
     written = sorted(path.name for path in tmp_path.iterdir())
     assert written == ["skipring-n2-publisher.prof", "skipring-n2-subscribers.prof"]
+
+
+def _result(**figures: float) -> RunResult:
+    cpu, settled = {"publisher": 1.0, "subscribers": 2.0}, {"publisher": 1.5, "subscribers": 3.5}
+    written = {"written_bytes_publisher": 5000.0, "written_bytes_subscribers": 20_000.0}
+    return RunResult(
+        wall_s=2.0, cpu_s=cpu, cpu_settled_s=settled, settled_s=3.0, figures=written | figures
+    )
+
+
+def test_figures_are_costs_per_delivery() -> None:
+    run = BenchRun(system="nats", n=4, count=50)
+    found = delivery_figures(run, _result(delivered=200.0, p50_ms=1.5))
+    assert found == {
+        "cpu_us_per_delivery": pytest.approx(15_000),
+        "cpu_us_per_delivery_settled": pytest.approx(25_000),
+        "cpu_us_publisher": pytest.approx(5_000),
+        "cpu_us_publisher_settled": pytest.approx(7_500),
+        "cpu_us_subscribers": pytest.approx(10_000),
+        "cpu_us_subscribers_settled": pytest.approx(17_500),
+        "wall_s": 2.0,
+        "settled_s": 3.0,
+        "deliveries_per_s": 100.0,
+        "written_bytes_per_publication": 100.0,
+        "written_bytes_per_delivery": 100.0,
+        "delivered": 200,
+        "p50_ms": 1.5,
+    }
+
+
+def test_incomplete_run_fails() -> None:
+    run = BenchRun(system="nats", n=3, apart=1, count=50)
+    with pytest.raises(SkipringError, match="199 of 200 publications arrived"):
+        delivery_figures(run, _result(**{"delivered": 150.0, "apart-0_delivered": 49.0}))
+
+
+def test_run_at_a_rate_takes_seconds() -> None:
+    assert run_of(BenchRun(n=4, rate=100.0), OURS).count == 100 * harness.LATENCY_S
+    assert run_of(BenchRun(n=4, rate=100.0, count=7), OURS).count == 7
+
+
+def test_only_a_ring_has_members_with_their_own_processes() -> None:
+    job = BenchRun(n=3, apart=2)
+    runs = {system: run_of(job, system) for system in (OURS, "nats")}
+    assert {system: (run.n, run.apart) for system, run in runs.items()} == {
+        OURS: (3, 2),
+        "nats": (5, 0),
+    }
+
+
+def test_competitors_use_each_core_until_they_are_killed(tmp_path: Path) -> None:
+    with BenchProcesses(tmp_path) as processes:
+        processes.start_competitors()
+        pids = [process.pid for process in processes.running.values()]
+        assert len(pids) == len(os.sched_getaffinity(0))
+        assert all(name.startswith(COMPETITOR) for name in processes.running)
+        processes.wait(lambda: all(cpu_ns(pid) > 10**8 for pid in pids))
+        processes.kill_competitors()
+        assert processes.running == {}
+        assert [cpu_ns(pid) for pid in pids] == [0] * len(pids)
 
 
 @pytest.mark.parametrize("n", [1, 64, 256, 100_000])

@@ -26,7 +26,7 @@ def rows() -> Rows:
 def test_new_node_gets_everything(rows: Rows) -> None:
     row, last = rows
     assert (row["job"], row["system"], row["count"]) == ("history", "skipring", COUNT)
-    assert row["delivered"] == row["expected"] == COUNT
+    assert row["delivered"] == COUNT
     assert row["repeats"] == 1
     assert last == {"ratios": {}}
 
@@ -111,7 +111,7 @@ def test_only_the_longest_history_has_goals() -> None:
 
 
 def test_incomplete_fetch_is_not_compared() -> None:
-    early = _row("jetstream", 100, 1.0) | {"failed": "in 1 of 1 runs 6 of 100 arrived"}
+    early = _row("jetstream", 100, 1.0) | {"failed": "6 of 100 publications arrived"}
     assert ratios([_row("skipring", 100, 2.0), early]) == {}
 
 
@@ -126,7 +126,7 @@ def test_failed_system_is_reported_and_others_are_measured(
     monkeypatch.setattr("skipring.lab.bench.systems.catalog.find_spec", lambda _: object())
     bad, good, last = measure([COUNT], repeats=1, systems=["redis-streams", "skipring"])
     assert bad["failed"] == "redis-server does not start: no room"
-    assert good["delivered"] == good["expected"] == COUNT
+    assert good["delivered"] == COUNT
     assert last == {"ratios": {}}
 
 

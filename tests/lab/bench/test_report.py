@@ -9,55 +9,66 @@ from skipring.lab.bench.report import (
     against_goal,
     at_least,
     at_most,
-    check_count,
     in_turns,
     is_measured,
     ratio_lines,
     spread,
+    spreads,
     table_header,
     table_row,
 )
 
 
 def test_actions_run_in_rotation() -> None:
-    seen: list[tuple[str, int]] = []
+    seen: list[str] = []
 
-    def act(name: str, number: int) -> int:
-        seen.append((name, number))
-        return 10 * number
+    def act(name: str) -> int:
+        seen.append(name)
+        return len(seen)
 
-    found = in_turns({name: partial(act, name) for name in "ab"}, 3)
-    assert found == {"a": [0, 10, 20], "b": [0, 10, 20]}
-    assert seen == [(name, number) for number in range(3) for name in "ab"]
+    ended: list[str] = []
+    found = in_turns(
+        {name: partial(act, name) for name in "abc"},
+        3,
+        lambda name, seconds: ended.append(name) if seconds >= 0 else None,
+        fewer={"c": 1},
+    )
+    assert found == {"a": [1, 4, 6], "b": [2, 5, 7], "c": [3]}
+    assert "".join(seen) == "".join(ended) == "abcabab"
 
 
 def test_failed_action_is_not_repeated_and_others_continue() -> None:
-    asked: list[int] = []
+    counts = {"bad": 0, "good": 0}
 
-    def fail(number: int) -> int:
-        asked.append(number)
-        if number == 1:
+    def act(name: str) -> int:
+        counts[name] += 1
+        if name == "bad" and counts[name] == 2:
             raise SkipringError("no room")
-        return number
+        return counts[name]
 
-    found = in_turns({"bad": fail, "good": lambda number: number}, 3)
-    assert found["good"] == [0, 1, 2]
+    found = in_turns({name: partial(act, name) for name in counts}, 3)
+    assert found["good"] == [1, 2, 3]
     assert str(found["bad"]) == "no room"
-    assert asked == [0, 1]
+    assert counts["bad"] == 2
 
 
 def test_programming_error_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
-        in_turns({"bad": lambda number: 1 // number}, 1)
+        in_turns({"bad": lambda: 1 // len("")}, 1)
 
 
-@pytest.mark.parametrize("count", [6, 8])
-def test_wrong_count_marks_row_as_failed(count: int) -> None:
-    row = check_count([7, count], 7)
-    assert row["failed"] == f"in 1 of 2 runs {count} of 7 arrived"
-    assert not is_measured(row)
-    assert check_count([7, 7], 7) == {"delivered": 7, "expected": 7}
-    assert is_measured(check_count([7, 7], 7))
+def test_skipped_and_failed_rows_are_not_compared() -> None:
+    assert is_measured({"cpu": 1.0})
+    assert not is_measured({"failed": "6 of 7 publications arrived"})
+    assert not is_measured({"skipped": "not installed: ..."})
+
+
+def test_each_figure_of_the_repeats_has_its_spread() -> None:
+    assert spreads([{"a": 1.0, "b": 5.0}, {"a": 3.0, "b": 5.0}]) == {
+        "repeats": 2,
+        **spread("a", [1.0, 3.0]),
+        **spread("b", [5.0, 5.0]),
+    }
 
 
 def test_spread_is_median_minimum_and_maximum() -> None:

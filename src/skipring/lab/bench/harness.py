@@ -1,15 +1,14 @@
-"""Harness: one run of one system, and runs of all systems in rotation."""
+"""Harness: one run of one system, and runs of several systems in rotation."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import sqrt
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final, NoReturn
@@ -19,8 +18,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.core.peers import SUPERVISOR
-from skipring.lab.bench.report import Row, check_count, in_turns, spread
-from skipring.lab.bench.run import FIRST, PUBLISHER, SUBSCRIBERS, BenchRun, Board, Moment, Slot
+from skipring.errors import SkipringError
+from skipring.lab.bench.report import Figures, Row, in_turns, spreads
+from skipring.lab.bench.run import (
+    PUBLISHER,
+    SUBSCRIBERS,
+    BenchRun,
+    Board,
+    Moment,
+    Slot,
+    apart_roles,
+)
 from skipring.lab.bench.servers import BROKER, BenchProcesses, free_address, make_certificates
 from skipring.lab.bench.systems.catalog import OURS_SECURED, RINGS, SYSTEMS
 from skipring.lab.usage import MIB, cpu_ns, resident_bytes_of
@@ -33,6 +41,7 @@ FRAMES: Final = "skipring_received_frames_total"
 DELIVERIES: Final = 320_000  # Guess: a second or two for most systems.
 COUNT_MIN: Final = 2000
 COUNT_MAX: Final = 20_000
+LATENCY_S: Final = 4.0  # Guess: runs at a rate are this long.
 DEVIATIONS: Final = 2.0  # of a count; random noise stays below in 19 of 20 runs
 
 
@@ -43,7 +52,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     cpu_s: dict[str, float]  # by part, from the first publication to the last delivery
     cpu_settled_s: dict[str, float]  # until all subsequent work is done
     settled_s: float
-    figures: dict[str, float]  # from the workers
+    figures: Figures  # from the workers
 
 
 @contextmanager
@@ -63,7 +72,6 @@ def run_once(run: BenchRun) -> RunResult:
     """Run a system once, with its own directory and processes."""
     with run_directory() as directory, BenchProcesses(directory) as processes:
         run = replace(run, directory=directory)
-        board = Board(directory)
         if run.system == OURS_SECURED:
             run = replace(run, certificates=make_certificates(directory))
         broker = SYSTEMS[run.system].broker
@@ -71,18 +79,14 @@ def run_once(run: BenchRun) -> RunResult:
             address = processes.start_supervisor(run.certificates)
         else:
             address = processes.start_broker(broker) if broker is not None else free_address()
-        phases = _SupervisorPhases(processes)
-        first = (FIRST,) if run.is_first_apart else ()
-        run = replace(run, address=address)
-        processes.start_workers(run, (*first, PUBLISHER, SUBSCRIBERS))
-        return _RunWatch(board, processes, phases).result()
+        return _RunWatch(replace(run, address=address), processes).result()
 
 
 class _SupervisorPhases:
     """Frames and CPU time of the supervisor in each phase of a run; empty without one."""
 
     def __init__(self, processes: BenchProcesses) -> None:
-        self.figures: dict[str, float] = {}
+        self.figures: Figures = {}
         self.has_supervisor = SUPERVISOR in processes.running
         self._processes = processes
         self._before = self._counts()
@@ -94,7 +98,7 @@ class _SupervisorPhases:
             self.figures[f"{phase}_{name}"] = count - self._before[name]
         self._before = now
 
-    def _counts(self) -> dict[str, float]:
+    def _counts(self) -> Figures:
         if not self.has_supervisor:
             return {}
         url = f"http://{self._processes.metrics_address(SUPERVISOR)}/metrics"
@@ -108,27 +112,31 @@ class _SupervisorPhases:
 class _RunWatch:
     """Phases of a run as the harness observes them."""
 
-    def __init__(self, board: Board, processes: BenchProcesses, phases: _SupervisorPhases) -> None:
-        self._board = board
+    def __init__(self, run: BenchRun, processes: BenchProcesses) -> None:
+        self._run = run
         self._processes = processes
-        self._phases = phases
+        self._board = Board(run.directory)
+        self._phases = _SupervisorPhases(processes)
+        self._roles = (*apart_roles(run), PUBLISHER, SUBSCRIBERS)
+        processes.start_workers(run, self._roles)
         pids = {name: process.pid for name, process in processes.running.items()}
         if SUPERVISOR in pids:
             pids[BROKER] = pids.pop(SUPERVISOR)  # the part of a ring that corresponds to a broker
         self._parts = list(pids)
-        board.set_pids(list(pids.values()))
+        self._board.set_pids(list(pids.values()))
 
     def result(self) -> RunResult:
         """Start the run, wait for its end, and return its cost."""
         board, workers, phases = self._board, self._processes, self._phases
-        has_first = FIRST in self._parts
-        first = (Slot.FIRST_CALM,) if has_first else ()
-        workers.wait_set(board, Slot.PUBLISHER_CALM, Slot.SUBSCRIBERS_CALM, *first)
+        workers.wait_calm(self._roles)
         phases.end("joining")
+        if self._run.is_busy:
+            workers.start_competitors()
         began = monotonic()
         board[Slot.BEGIN] = 1
         self._wait_delivered()
         workers.wait(lambda: board.is_past(Moment.SETTLED))
+        workers.kill_competitors()
         phases.end("run")
         memory = self._memory()
         ended = monotonic()
@@ -136,8 +144,7 @@ class _RunWatch:
         workers.wait(lambda: not phases.has_supervisor or monotonic() >= 2 * ended - began)
         phases.end("idle")
         board[Slot.STOP] = 1
-        first = (Slot.FIRST_DONE,) if has_first else ()
-        workers.wait_set(board, Slot.PUBLISHER_DONE, Slot.SUBSCRIBERS_DONE, *first)
+        figures = workers.wait_figures(self._roles)
         wall_s, *cpu_s = board.seconds(Moment.ENDED)
         settled_s, *cpu_settled_s = board.seconds(Moment.SETTLED)
         return RunResult(
@@ -145,7 +152,7 @@ class _RunWatch:
             settled_s=settled_s,
             cpu_s=dict(zip(self._parts, cpu_s, strict=True)),
             cpu_settled_s=dict(zip(self._parts, cpu_settled_s, strict=True)),
-            figures=workers.figures() | phases.figures | memory,
+            figures=figures | phases.figures | memory,
         )
 
     def _wait_delivered(self) -> None:
@@ -160,7 +167,7 @@ class _RunWatch:
                 board.record(Moment.ENDED, clocks)
             self._processes.pass_time()
 
-    def _memory(self) -> dict[str, float]:
+    def _memory(self) -> Figures:
         sizes = (resident_bytes_of(pid) / MIB for pid in self._board.pids)
         return {rss_figure(part): size for part, size in zip(self._parts, sizes, strict=True)}
 
@@ -170,7 +177,74 @@ def rss_figure(part: str) -> str:
     return f"rss_mib_{part}"
 
 
+# -- figures of a run ------------------------------------------------------------------------
+
+
+def delivery_figures(run: BenchRun, result: RunResult) -> Figures:
+    """Return the costs of a run per delivery."""
+    given, delivered = result.figures, _deliveries(run, result.figures)
+    scale = 1e6 / delivered
+    figures = {
+        "cpu_us_per_delivery": scale * sum(result.cpu_s.values()),
+        "cpu_us_per_delivery_settled": scale * sum(result.cpu_settled_s.values()),
+        **{f"cpu_us_{part}": scale * spent for part, spent in result.cpu_s.items()},
+        **{f"cpu_us_{part}_settled": scale * spent for part, spent in result.cpu_settled_s.items()},
+        "wall_s": result.wall_s,
+        "settled_s": result.settled_s,
+        "deliveries_per_s": delivered / result.wall_s,
+        "written_bytes_per_publication": given["written_bytes_publisher"] / run.count,
+        "written_bytes_per_delivery": given["written_bytes_subscribers"] / (run.n * run.count),
+        "delivered": delivered,
+    }
+    names = ("p50_ms", "p99_ms", "rss_kib_per_subscriber")
+    figures |= {name: given[name] for name in names if name in given}
+    return figures | (_ring_figures(run, given) if run.system in RINGS else {})
+
+
+def _deliveries(run: BenchRun, given: Figures) -> int:
+    """Return the number of deliveries; raise SkipringError if one is missing."""
+    parts = ("delivered", *(f"{role}_delivered" for role in apart_roles(run)))
+    delivered = int(sum(given[name] for name in parts))
+    expected = (run.n + run.apart) * run.count
+    if delivered != expected:
+        raise SkipringError(f"{delivered} of {expected} publications arrived")
+    return delivered
+
+
+def _ring_figures(run: BenchRun, given: Figures) -> Figures:
+    """Return the figures that only a ring has."""
+    frames, idle, joins = given["run_frames"], given["idle_frames"], run.n + run.apart + 1
+    # An idle ring sends frames at random times: only the excess is caused by publications.
+    excess = max(0.0, frames - idle - DEVIATIONS * sqrt(frames + idle))
+    return {
+        "messages_per_delivery": given["messages"] / given["delivered"],
+        # A broker sends n copies of each publication.
+        "hottest_copies_per_publication": given["hottest_bytes"] / run.count / run.size,
+        "supervisor_cpu_us_per_join": given["joining_cpu_us"] / joins,
+        "supervisor_messages_per_join": given["joining_frames"] / joins,
+        "supervisor_cpu_us_per_publication": (
+            max(0.0, given["run_cpu_us"] - given["idle_cpu_us"]) / run.count
+        ),
+        "supervisor_messages": frames,
+        "supervisor_messages_idle": idle,
+        "supervisor_messages_per_publication": excess / run.count,
+    }
+
+
 # -- jobs ------------------------------------------------------------------------------------
+
+
+class Job(Struct, frozen=True):
+    """Runs of some systems with the same parameters, and the figures of each run."""
+
+    run: BenchRun
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+    figures: Callable[[BenchRun, RunResult], Figures] = delivery_figures
+
+    def measure(self, system: str) -> Figures:
+        """Run a system once; return its figures."""
+        run = run_of(self.run, system)
+        return self.figures(run, run_once(run))
 
 
 def usual_count(n: int) -> int:
@@ -180,98 +254,34 @@ def usual_count(n: int) -> int:
 
 def run_of(template: BenchRun, system: str) -> BenchRun:
     """Return the run of a job by one system; slow systems have fewer publications."""
-    entry, count = SYSTEMS[system], template.count or usual_count(template.n)
+    entry, n, apart = SYSTEMS[system], template.n, template.apart
+    if system not in RINGS:
+        n, apart = n + apart, 0
+    count = template.count or round(template.rate * LATENCY_S) or usual_count(n)
     if entry.deliveries_max is not None:
-        count = max(1, min(count, entry.deliveries_max // template.n))
+        count = max(1, min(count, entry.deliveries_max // n))
     return replace(
-        template, system=system, driver=entry.driver, packages=entry.packages, count=count
+        template,
+        system=system,
+        driver=entry.driver,
+        packages=entry.packages,
+        count=count,
+        n=n,
+        apart=apart,
     )
 
 
-def compare(
-    runs: Sequence[BenchRun], repeats: int, row_of: Callable[[BenchRun, list[RunResult]], Row]
-) -> Iterator[Row]:
-    """Run all systems in rotation; yield one row for each run."""
-    able = [run for run in runs if SYSTEMS[run.system].skipped is None]
-    found = in_turns({run: partial(_run_once, run) for run in able}, repeats)
-    for run in runs:
-        results = found.get(run)
+def compare(name: str, job: Job, systems: Sequence[str], repeats: int) -> Iterator[Row]:
+    """Run the systems of a job in rotation; yield one row for each."""
+    chosen = [system for system in systems if system in job.systems]
+    able = [system for system in chosen if SYSTEMS[system].missing is None]
+    found = in_turns({system: partial(job.measure, system) for system in able}, repeats)
+    for system in chosen:
+        run = run_of(job.run, system)
+        results = found.get(system)
+        row: Row = {"job": name, "system": system, "n": run.n + run.apart}
         if isinstance(results, list):
-            row = row_of(run, results)
+            case = {"size": run.size, "topics": run.topics, "count": run.count, "rate": run.rate}
+            yield row | case | spreads(results)
         else:
-            row = SYSTEMS[run.system].skipped or {"failed": str(results)}
-        yield {"job": run.job, "system": run.system, "n": run.n + run.is_first_apart} | row
-
-
-def _run_once(run: BenchRun, _: int) -> RunResult:
-    return run_once(run)
-
-
-def delivery_row(run: BenchRun, results: list[RunResult]) -> Row:
-    """Return the cost per delivery."""
-    row = {
-        "size": run.size,
-        "topics": run.topics,
-        "count": run.count,
-        "rate": run.rate,
-        "repeats": len(results),
-        **spread("cpu_us_per_delivery", [_us(each, *each.cpu_s.values()) for each in results]),
-        **spread(
-            "cpu_us_per_delivery_settled",
-            [_us(each, *each.cpu_settled_s.values()) for each in results],
-        ),
-    }
-    for part in results[0].cpu_s:
-        row[f"cpu_us_{part}"] = middle(_us(each, each.cpu_s[part]) for each in results)
-    row |= spread("wall_s", [each.wall_s for each in results])
-    row |= spread("deliveries_per_s", [each.figures["delivered"] / each.wall_s for each in results])
-    for name in ("p50_ms", "p99_ms", "rss_kib_per_subscriber"):
-        if name in results[0].figures:
-            row |= spread(name, [each.figures[name] for each in results])
-    if run.system in RINGS:
-        row |= _ring_figures(run, results)
-    return row | check_count(
-        [int(each.figures["delivered"]) for each in results], run.n * run.count
-    )
-
-
-def _ring_figures(run: BenchRun, results: Sequence[RunResult]) -> Row:
-    """Return the figures that only a ring has."""
-    figures = [each.figures for each in results]
-    frames = sum(each["run_frames"] for each in figures)
-    idle = sum(each["idle_frames"] for each in figures)
-    # An idle ring sends frames at random times: only the excess is caused by publications.
-    excess = max(0.0, frames - idle - DEVIATIONS * sqrt(frames + idle))
-    return {
-        **spread("settled_s", [each.settled_s for each in results]),
-        **spread(
-            "messages_per_delivery",
-            [each["messages"] / max(1, each["delivered"]) for each in figures],
-        ),
-        # A broker sends n copies of each publication.
-        "hottest_copies_per_publication": middle(
-            each["hottest_bytes"] / run.count / run.size for each in figures
-        ),
-        "supervisor_cpu_us_per_join": middle(
-            each["joining_cpu_us"] / (run.n + 1) for each in figures
-        ),
-        "supervisor_messages_per_join": middle(
-            each["joining_frames"] / (run.n + 1) for each in figures
-        ),
-        "supervisor_cpu_us_per_publication": middle(
-            max(0.0, each["run_cpu_us"] - each["idle_cpu_us"]) / run.count for each in figures
-        ),
-        "supervisor_messages": int(frames),
-        "supervisor_messages_idle": int(idle),
-        "supervisor_messages_per_publication": round(excess / run.count / len(results), 4),
-    }
-
-
-def _us(result: RunResult, *seconds: float) -> float:
-    """Return microseconds per delivery."""
-    return 1e6 * sum(seconds) / max(1.0, result.figures["delivered"])
-
-
-def middle(values: Iterable[float]) -> float:
-    """Return the rounded median."""
-    return round(median(values), 3)
+            yield row | (SYSTEMS[system].skipped or {"failed": str(results)})

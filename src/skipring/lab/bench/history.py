@@ -3,31 +3,27 @@
 ``skipring bench history``. The members of a ring have the history on disk; a fetch ends when the
 newcomer has delivered all of it and stored it on its own disk. Newcomers of other systems only
 count messages, or also store them (``-stored``); goals refer to those that store. The systems run
-several times, in rotation.
+several times, in rotation, each time with new servers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
-from statistics import median
 from time import monotonic, sleep
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.errors import SkipringError
-from skipring.lab.bench.harness import middle, run_directory
+from skipring.lab.bench.harness import run_directory
 from skipring.lab.bench.report import (
+    Figures,
     Row,
     against_goal,
-    check_count,
     in_turns,
     is_measured,
-    spread,
+    spreads,
     with_ratios,
 )
 from skipring.lab.bench.run import BenchRun, Board, Moment, Slot
@@ -56,13 +52,6 @@ IDLE_POLL_S: Final = 0.5
 IDLE_S: Final = 90.0
 
 
-class HistoryServer(Struct, frozen=True):
-    """Processes that serve a history."""
-
-    run: BenchRun  # the parameters of a newcomer
-    pids: list[int]
-
-
 def measure(
     counts: Sequence[int] = COUNTS,
     *,
@@ -72,54 +61,43 @@ def measure(
 ) -> Iterator[Row]:
     """Return an iterator of one row per measurement, the ratios last."""
     chosen = list(systems)
-    rows = (
-        row
-        for count in counts
-        for row in _compare([_run(system, count, size) for system in chosen], repeats)
-    )
+    rows = (row for count in counts for row in _compare(chosen, count, size, repeats))
     return with_ratios(rows, ratios)
 
 
-def _run(system: str, count: int, size: int) -> BenchRun:
-    driver = STORED[system].driver
-    return BenchRun(system=system, driver=driver, n=MEMBERS, count=count, size=size)
-
-
-def _compare(runs: Sequence[BenchRun], repeats: int) -> Iterator[Row]:
+def _compare(systems: Sequence[str], count: int, size: int, repeats: int) -> Iterator[Row]:
     """Yield one row per system; they take turns."""
-    skipped = {run.system: STORED[run.system].skipped for run in runs}
-    able = [run for run in runs if skipped[run.system] is None]
-    with run_directory() as directory, ExitStack() as stack:
-        servers = in_turns({run.system: partial(_serve, run, directory, stack) for run in able}, 1)
-        found = in_turns(
-            {system: partial(_fetch, server) for system, server in servers.items()}, repeats
-        )
-    for run in runs:
-        row = {"job": JOB, "system": run.system, "count": run.count}
-        yield row | (skipped[run.system] or _row(run, found[run.system]))
+    able = [system for system in systems if STORED[system].missing is None]
+    found = in_turns({each: partial(fetch_once, each, count, size) for each in able}, repeats)
+    for system in systems:
+        results = found.get(system)
+        row: Row = {"job": JOB, "system": system, "count": count, "size": size}
+        if isinstance(results, list):
+            yield row | spreads(results)
+        else:
+            yield row | (STORED[system].skipped or {"failed": str(results)})
+
+
+def fetch_once(system: str, count: int, size: int = PAYLOAD_BYTES) -> Figures:
+    """Start the servers of a history, and fetch it with one newcomer; return the figures."""
+    run = BenchRun(system=system, driver=STORED[system].driver, n=MEMBERS, count=count, size=size)
+    with run_directory() as directory, BenchProcesses(directory) as processes:
+        run = replace(run, directory=directory)
+        run = (_filled_ring if system in RINGS else _filled_broker)(run, processes)
+        servers = [each.pid for each in processes.running.values()]
+        _wait_idle(system, servers)
+        return _fetch(run, processes, servers)
 
 
 # -- servers ---------------------------------------------------------------------------------
-
-
-def _serve(run: BenchRun, directory: Path, stack: ExitStack, _: int) -> HistoryServer:
-    """Start the servers of a history and wait until they are idle."""
-    run = replace(run, directory=directory / run.system)
-    run.directory.mkdir()
-    processes = stack.enter_context(BenchProcesses(run.directory))
-    run = (_filled_ring if run.system in RINGS else _filled_broker)(run, processes)
-    server = HistoryServer(run, [each.pid for each in processes.running.values()])
-    _wait_idle(server)
-    return server
 
 
 def _filled_broker(run: BenchRun, processes: BenchProcesses) -> BenchRun:
     broker = STORED[run.system].broker
     assert broker is not None
     run = replace(run, address=processes.start_broker(broker))
-    board = Board(run.directory)
     processes.start_workers(run, [FILL])
-    processes.wait_set(board, Slot.PUBLISHER_DONE)
+    processes.wait_figures([FILL])
     processes.kill(FILL)
     return run
 
@@ -134,71 +112,42 @@ def _filled_ring(run: BenchRun, processes: BenchProcesses) -> BenchRun:
     return run
 
 
-def _wait_idle(server: HistoryServer) -> None:
-    """Wait until the servers use less than IDLE_SHARE of a core."""
+def _wait_idle(system: str, pids: Sequence[int]) -> None:
+    """Wait until servers use less than IDLE_SHARE of a core."""
     deadline = monotonic() + IDLE_S
-    before, spent_s = sum(map(cpu_ns, server.pids)), IDLE_POLL_S
+    before, spent_s = sum(map(cpu_ns, pids)), IDLE_POLL_S
     while spent_s > IDLE_SHARE * IDLE_POLL_S:
         if monotonic() > deadline:
-            name = server.run.system
-            raise SkipringError(f"{name} is not at rest {IDLE_S:.0f} s after it was filled")
+            raise SkipringError(f"{system} is not at rest {IDLE_S:.0f} s after it was filled")
         sleep(IDLE_POLL_S)
-        now = sum(map(cpu_ns, server.pids))
+        now = sum(map(cpu_ns, pids))
         before, spent_s = now, (now - before) / 1e9
 
 
-# -- newcomers -------------------------------------------------------------------------------
-
-
-def _fetch(servers: list[HistoryServer] | SkipringError, number: int) -> dict[str, float]:
+def _fetch(run: BenchRun, processes: BenchProcesses, servers: Sequence[int]) -> Figures:
     """Run one newcomer; return its figures."""
-    if isinstance(servers, SkipringError):
-        raise servers
-    (server,) = servers
-    _wait_idle(server)
-    directory = server.run.directory / f"newcomer-{number}"
-    directory.mkdir()
-    board = Board(directory)
-    with BenchProcesses(directory) as processes:
-        processes.start_workers(replace(server.run, directory=directory), [NEWCOMER])
-        board.set_pids([processes.running[NEWCOMER].pid, *server.pids])
-        processes.wait_set(board, Slot.CONNECTED)
-        board[Slot.BEGIN] = 1
-        processes.wait_set(board, Slot.SUBSCRIBERS_DONE)
-        figures = processes.figures()
+    board = Board(run.directory)
+    processes.start_workers(run, [NEWCOMER])
+    board.set_pids([processes.running[NEWCOMER].pid, *servers])
+    processes.wait_set(board, Slot.CONNECTED)
+    board[Slot.BEGIN] = 1
+    figures = processes.wait_figures([NEWCOMER])
+    if figures["delivered"] != run.count:
+        raise SkipringError(f"{figures['delivered']:.0f} of {run.count} publications arrived")
     wall_s, *cpu_s = board.seconds(Moment.ENDED)
     settled_s, *cpu_settled_s = board.seconds(Moment.SETTLED)
     return figures | {
-        "wall_s": wall_s,
-        "settled_s": settled_s,
         "cpu_s": sum(cpu_s),
+        "cpu_us_per_publication": sum(cpu_s) * 1e6 / run.count,
         "cpu_s_newcomer": cpu_s[0],
         "cpu_s_servers": sum(cpu_s[1:]),
         "cpu_s_settled": sum(cpu_settled_s),
+        "wall_s": wall_s,
+        "settled_s": settled_s,
     }
 
 
-# -- rows ------------------------------------------------------------------------------------
-
-
-def _row(run: BenchRun, fetches: list[dict[str, float]] | SkipringError) -> Row:
-    if isinstance(fetches, SkipringError):
-        return {"failed": str(fetches)}
-    figures = {name: [each[name] for each in fetches] for name in fetches[0]}
-    row = {
-        "size": run.size,
-        "repeats": len(fetches),
-        **spread("cpu_s", figures["cpu_s"]),
-        "cpu_us_per_publication": round(median(figures["cpu_s"]) * 1e6 / run.count, 2),
-        "cpu_s_newcomer": middle(figures["cpu_s_newcomer"]),
-        "cpu_s_servers": middle(figures["cpu_s_servers"]),
-        **spread("rss_mib_newcomer", figures["rss_mib"]),
-        **spread("first_s", figures["first_s"]),
-        **spread("wall_s", figures["wall_s"]),
-    }
-    if run.system in RINGS:
-        row |= {name: middle(figures[name]) for name in ("cpu_s_settled", "settled_s")}
-    return row | check_count([int(count) for count in figures["delivered"]], run.count)
+# -- ratios ----------------------------------------------------------------------------------
 
 
 def ratios(rows: Iterable[Row]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from skipring.core.config import ProtocolConfig
 from skipring.core.publications import ID_BYTES
 from skipring.core.trie import PublicationTrie
-from skipring.lab.bench.report import Row, at_least, at_most, spread
+from skipring.lab.bench.report import Figures, Row, at_least, at_most, spread
 from skipring.lab.usage import resident_bytes, run_alone
 
 # Goals at n = 10^6.
@@ -255,6 +255,11 @@ def _seconds_per_batch(system: str, n: int, size: int, seed: int) -> list[float]
         trie.add_many(batch)
         seconds.append(process_time() - begin)
     return seconds
+
+
+def insert_figures(n: int, seed: int = 0) -> Figures:
+    """Measure inserts per CPU second into the index of the core, from 0 to n."""
+    return {"inserts_per_s": n / sum(_seconds_per_batch("skipring", n, BATCH, seed))}
 
 
 def _insert_row(system: str, n: int, size: int, repeats: list[list[float]]) -> Row:

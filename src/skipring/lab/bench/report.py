@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 from skipring.errors import SkipringError
@@ -13,34 +14,40 @@ AT_MOST: Final = "_at_most"
 REACHED: Final = "_reached"
 
 Row = dict[str, Any]
+Figures = dict[str, float]  # of one run, by name
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
 
 
+def _unobserved(key: object, seconds: float) -> None:
+    """Ignore the end of an action."""
+
+
 def in_turns(
-    actions: Mapping[_K, Callable[[int], _T]], repeats: int
+    actions: Mapping[_K, Callable[[], _T]],
+    repeats: int,
+    observe: Callable[[_K, float], None] = _unobserved,
+    *,
+    fewer: Mapping[_K, int] | None = None,
 ) -> dict[_K, list[_T] | SkipringError]:
-    """Run all actions in rotation; return the results of each, or its first error."""
+    """Run all actions in rotation; return the results of each, or its first error.
+
+    ``observe`` is called after each action, with its duration. Actions in ``fewer`` have their own
+    number of repeats.
+    """
     found: dict[_K, list[_T] | SkipringError] = {key: [] for key in actions}
     for number in range(repeats):
         for key, action in actions.items():
-            results = found[key]
-            if isinstance(results, list):
-                try:
-                    results.append(action(number))
-                except SkipringError as error:
-                    found[key] = error
+            results, began = found[key], monotonic()
+            if isinstance(results, SkipringError) or number >= (fewer or {}).get(key, repeats):
+                continue
+            try:
+                results.append(action())
+            except SkipringError as error:
+                found[key] = error
+            observe(key, monotonic() - began)
     return found
-
-
-def check_count(delivered: Sequence[int], expected: int) -> Row:
-    """Return the smallest count of all runs; an incomplete run adds ``failed``."""
-    row: Row = {"delivered": min(delivered), "expected": expected}
-    wrong = [count for count in delivered if count != expected]
-    if wrong:
-        row["failed"] = f"in {len(wrong)} of {len(delivered)} runs {wrong[0]} of {expected} arrived"
-    return row
 
 
 def is_measured(row: Row) -> bool:
@@ -66,6 +73,14 @@ def spread(name: str, values: Sequence[float], digits: int | None = 3) -> Row:
         f"{name}_min": round(min(values), digits),
         f"{name}_max": round(max(values), digits),
     }
+
+
+def spreads(repeats: Sequence[Figures]) -> Row:
+    """Return the number of repeats, and the spread of each figure."""
+    row: Row = {"repeats": len(repeats)}
+    for name in repeats[0]:
+        row |= spread(name, [each[name] for each in repeats])
+    return row
 
 
 # -- goals -----------------------------------------------------------------------------------

@@ -12,14 +12,18 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from skipring.lab.bench.report import Figures
 from skipring.lab.usage import cpu_ns
 
 TOPIC: Final = "bench"  # further topics have a number appended
-FIRST: Final = "first"  # the member that joins first; its role if it has its own process
+APART: Final = "apart"  # and a number: the role of a member with a process of its own
 PUBLISHER: Final = "publisher"
 SUBSCRIBERS: Final = "subscribers"
 RUN_S: Final = 600.0  # Limit: no run takes longer.
 RUN_FILE: Final = "run.json"
+# Flags of a process: it has joined, and the work of joining is done.
+JOINED: Final = "joined"
+CALM: Final = "calm"
 BOARD_FILE: Final = "board"
 PROCESSES_MAX: Final = 16  # Limit: processes of a run.
 
@@ -40,7 +44,8 @@ class BenchRun(Struct, frozen=True, kw_only=True):
     address: str = ""  # address of the broker or, without a broker, of the publisher
     certificates: Path | None = None  # directory of the authority; None: no TLS
     profiles: Path | None = None  # directory for profiles; None: do not profile
-    is_first_apart: bool = False  # the member that joins first has its own process
+    apart: int = 0  # further subscribers with processes of their own; they join first
+    is_busy: bool = False  # during the run, another process competes for each core
     loss: float = 0.0  # share of the frames that members drop
     deadline_s: float = 120.0
 
@@ -60,6 +65,31 @@ def topics_of(run: BenchRun) -> list[str]:
     return [TOPIC, *(f"{TOPIC}{number}" for number in range(1, run.topics))]
 
 
+def apart_roles(run: BenchRun) -> tuple[str, ...]:
+    """Return the roles of the members with processes of their own."""
+    return tuple(f"{APART}-{number}" for number in range(run.apart))
+
+
+# -- flags and figures of a process ----------------------------------------------------------
+
+
+def figures_file(directory: Path, role: str) -> Path:
+    """Return the file with the figures of a process; it exists once they are complete."""
+    return directory / f"{role}.json"
+
+
+def write_figures(directory: Path, role: str, figures: Figures) -> None:
+    """Write the figures of a process."""
+    unfinished = directory / f"{role}.unfinished"
+    unfinished.write_bytes(msgspec.json.encode(figures))
+    unfinished.rename(figures_file(directory, role))
+
+
+def flag_file(directory: Path, role: str, flag: str) -> Path:
+    """Return the file that exists once a process has set a flag."""
+    return directory / f"{role}.{flag}"
+
+
 # -- the board -------------------------------------------------------------------------------
 
 
@@ -70,17 +100,11 @@ class Slot(IntEnum):
     VICTIMS_CONNECTED = auto()  # the members that will be killed have subscribed
     PROBED = auto()  # the last probe that all subscribers received
     IS_PROBED = auto()  # all subscribers received the final probe
-    PUBLISHER_CALM = auto()
-    SUBSCRIBERS_CALM = auto()
-    FIRST_CALM = auto()
     BEGIN = auto()  # set by the harness to begin the run
     BEGUN = auto()  # set by the subscribers: the publisher may publish
     PUBLISHED = auto()
     DELIVERED = auto()
     STOP = auto()  # set by the harness to request the figures
-    PUBLISHER_DONE = auto()  # its figures are written
-    SUBSCRIBERS_DONE = auto()
-    FIRST_DONE = auto()
     PROCESSES = auto()  # number of measured processes
 
 
@@ -89,7 +113,7 @@ class Moment(IntEnum):
 
     BEGAN = 0
     ENDED = auto()
-    SETTLED = auto()
+    SETTLED = auto()  # everything is stored and indexed
 
 
 _PIDS: Final = len(Slot)

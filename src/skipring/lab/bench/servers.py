@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from itertools import islice
@@ -14,10 +17,20 @@ from typing import Final
 import msgspec
 
 from skipring.core.batches import BatchRecord, RecordBatch
-from skipring.core.peers import SUPERVISOR, TopicId
+from skipring.core.peers import SUPERVISOR
 from skipring.errors import SkipringError
 from skipring.lab.bench import worker
-from skipring.lab.bench.run import RUN_S, TOPIC, BenchRun, Board, Slot
+from skipring.lab.bench.report import Figures
+from skipring.lab.bench.run import (
+    CALM,
+    RUN_S,
+    TOPIC,
+    BenchRun,
+    Board,
+    Slot,
+    figures_file,
+    flag_file,
+)
 from skipring.lab.bench.worker import history_payload
 from skipring.lab.processes import ANY_PORT, Processes
 from skipring.security.ca import issue_each, make_authority
@@ -29,11 +42,13 @@ STARTING_S: Final = 20.0  # Guess: a server that does not listen by then has fai
 POLL_S: Final = 0.01  # Guess.
 WORKER: Final = str(worker.__file__)
 BROKER: Final = "broker"  # the part of a run that is the broker, or the supervisor of a ring
+COMPETITOR: Final = "competitor-"
 ATTEMPTS: Final = 3  # another process may have bound a port that was free
 CERTIFICATE_DAYS: Final = 2
 CERTIFICATES: Final = ("supervisor", "bench")
 PUBLISHER: Final = "bench"
 BATCH: Final = 250  # records, as the worker publishes them
+COMMITTED_AT_ONCE: Final = 5000  # Guess: batches that fit in memory.
 FIRST_US: Final = 1_700_000_000_000_000
 
 
@@ -146,17 +161,40 @@ class BenchProcesses(Processes):
         while not condition():
             self.pass_time()
 
-    def wait_set(self, board: Board, *slots: Slot) -> None:
-        """Wait until all these slots of the board are set."""
-        self.wait(lambda: all(board[slot] for slot in slots))
+    def wait_set(self, board: Board, slot: Slot) -> None:
+        """Wait until a slot of the board is set."""
+        self.wait(lambda: board[slot])
 
-    def figures(self) -> dict[str, float]:
-        """Return the figures of all running workers."""
-        found: dict[str, float] = {}
-        for file in (self.directory / f"{name}.json" for name in self.running):
-            if file.exists():
-                found |= msgspec.json.decode(file.read_bytes(), type=dict[str, float])
+    def wait_calm(self, roles: Iterable[str]) -> None:
+        """Wait until workers are connected, and the work of joining is done."""
+        for role in roles:
+            self.wait(flag_file(self.directory, role, CALM).exists)
+
+    def wait_figures(self, roles: Iterable[str]) -> Figures:
+        """Wait until workers have written their figures; return those of all."""
+        found: Figures = {}
+        for file in (figures_file(self.directory, role) for role in roles):
+            self.wait(file.exists)
+            found |= msgspec.json.decode(file.read_bytes(), type=Figures)
         return found
+
+    def start_competitors(self) -> None:
+        """Start a process that is always busy on each core."""
+        for core in sorted(os.sched_getaffinity(0)):
+            program = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+            self.fork(f"{COMPETITOR}{core}", [sys.executable, "-c", program])
+
+    def kill_competitors(self) -> None:
+        """End the processes of ``start_competitors``."""
+        self.kill(*(name for name in self.running if name.startswith(COMPETITOR)))
+
+    def kill(self, *names: str) -> None:
+        """Send SIGKILL to processes; return once they have ended."""
+        for name in names:
+            self.send_signal(name, signal.SIGKILL)
+        for name in names:
+            while self.status(name) is None:  # pass_time would report that the process has ended
+                sleep(POLL_S)
 
     def pass_time(self) -> None:
         """Sleep for one poll; raise SkipringError if a process has ended or on timeout."""
@@ -190,18 +228,15 @@ def tls_options(certificates: Path | None, name: str) -> list[str]:
     ]
 
 
-def fill_store(directory: Path, count: int, size: int) -> None:
-    """Write publications into a data directory; every call writes the same ones."""
+def fill_store(directory: Path, count: int, size: int, batch: int = BATCH) -> None:
+    """Write the data directory of a node that does not run; every call writes the same records."""
     records = (BatchRecord(history_payload(n, size), FIRST_US + n) for n in range(count))
-    write_store(directory, TOPIC, records)
-
-
-def write_store(directory: Path, topic: TopicId, records: Iterable[BatchRecord]) -> None:
-    """Write records into the data directory of a node that does not run, in batches of BATCH."""
     with LogStore.open(directory) as store:
-        log, waiting, first = store.log(topic), iter(records), 0
-        while some := list(islice(waiting, BATCH)):
-            for batch in RecordBatch.split(some, publisher=PUBLISHER, first=first, topic=topic):
-                log.append(batch)
+        log, first = store.log(TOPIC), 0
+        while some := list(islice(records, batch)):
+            for part in RecordBatch.split(some, publisher=PUBLISHER, first=first, topic=TOPIC):
+                log.append(part)
             first += len(some)
+            if first % (batch * COMMITTED_AT_ONCE) == 0:
+                store.commit()
         store.commit()

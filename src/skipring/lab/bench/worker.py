@@ -18,9 +18,9 @@ from struct import Struct as Layout
 from time import perf_counter_ns
 from typing import Any, Final
 
-import msgspec
-
+from skipring.lab.bench.report import Figures
 from skipring.lab.bench.run import (
+    CALM,
     PUBLISHER,
     RUN_S,
     SUBSCRIBERS,
@@ -28,10 +28,12 @@ from skipring.lab.bench.run import (
     Board,
     Moment,
     Slot,
+    flag_file,
     load_run,
+    write_figures,
 )
 from skipring.lab.processes import STARTED_S, until
-from skipring.lab.usage import MIB, resident_bytes
+from skipring.lab.usage import MIB, resident_bytes, written_bytes
 from skipring.net.event_loop import new_loop
 from skipring.node.process import allow_files
 
@@ -72,7 +74,7 @@ class Endpoint:
     async def wait_settled(self) -> None:
         """Wait until all work caused by the run is done."""
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> Figures:
         """Return figures that only this system has."""
         return {}
 
@@ -145,6 +147,19 @@ def history_payload(number: int, size: int) -> bytes:
     return make_payload(MEASURED, number, size)
 
 
+def age_ns(payload: bytes) -> int:
+    """Return the time since a measured payload was published, also by another process."""
+    return perf_counter_ns() - int(STAMP.unpack_from(payload)[1])
+
+
+def percentiles_ms(latencies_ns: Sequence[int]) -> Figures:
+    """Return percentiles of latencies in milliseconds; nothing without two of them."""
+    if len(latencies_ns) < 2:  # noqa: PLR2004  (quantiles need two values)
+        return {}
+    cuts = quantiles(latencies_ns, n=100)
+    return {"p50_ms": cuts[49] / 1e6, "p99_ms": cuts[98] / 1e6}
+
+
 class Tally:
     """Deliveries to all subscribers, counted and timed."""
 
@@ -167,7 +182,7 @@ class Tally:
                 self._probes[subscriber] = max(number, self._probes[subscriber])
                 return
             if self._is_timed:
-                self._latencies_ns.append(perf_counter_ns() - STAMP.unpack_from(payload)[1])
+                self._latencies_ns.append(age_ns(payload))
             self.count = count = self.count + 1
             if count % COUNTED_EACH == 0 or count == self._expected:
                 self._publish_count()
@@ -184,34 +199,33 @@ class Tally:
         self._board[Slot.PROBED] = min(self._probes)
         return bool(self._board[Slot.IS_PROBED])
 
-    def latencies(self) -> dict[str, float]:
-        """Return percentiles of the latency in milliseconds."""
-        if len(self._latencies_ns) < 2:  # noqa: PLR2004  (quantiles need two values)
-            return {}
-        cuts = quantiles(self._latencies_ns, n=100)
-        return {"p50_ms": cuts[49] / 1e6, "p99_ms": cuts[98] / 1e6}
+    def percentiles(self) -> Figures:
+        """Return percentiles of the latency."""
+        return percentiles_ms(self._latencies_ns)
 
 
 # -- roles -----------------------------------------------------------------------------------
 
 
-async def publish(run: BenchRun, board: Board) -> dict[str, float]:
+async def publish(run: BenchRun, board: Board) -> Figures:
     """Run the publisher."""
     publisher: PublisherEndpoint = _driver(run, "Publisher")(run)
     await publisher.connect()
     await until(lambda: board[Slot.CONNECTED], "subscribers")
     await _probe(publisher, run, board)
     await publisher.wait_calm()
-    board[Slot.PUBLISHER_CALM] = 1
+    flag_file(run.directory, PUBLISHER, CALM).touch()
     await until(lambda: board[Slot.BEGUN], "the beginning", RUN_S)
     publisher.begin()
     freeze_gc()
+    written = written_bytes()
     with _profiled(run, PUBLISHER):
         await (_publish_at_rate if run.rate else _publish_in_window)(publisher, run, board)
         await until(lambda: board.is_past(Moment.ENDED), "deliveries", RUN_S)
     await publisher.wait_settled()
+    written = written_bytes() - written
     await until(lambda: board[Slot.STOP], "the end", RUN_S)
-    return publisher.figures()
+    return {"written_bytes_publisher": written, **publisher.figures()}
 
 
 async def _probe(publisher: PublisherEndpoint, run: BenchRun, board: Board) -> None:
@@ -259,7 +273,7 @@ async def _publish_at_rate(publisher: PublisherEndpoint, run: BenchRun, board: B
             board[Slot.PUBLISHED] = sent + 1
 
 
-async def subscribe(run: BenchRun, board: Board) -> dict[str, float]:
+async def subscribe(run: BenchRun, board: Board) -> Figures:
     """Run all subscribers."""
     tally = Tally(run, board)
     subscribers: Subscribers = _driver(run, "Subscribers")(run, tally.receivers())
@@ -271,10 +285,11 @@ async def subscribe(run: BenchRun, board: Board) -> dict[str, float]:
     await until(tally.publish_probes, "probes")
     await subscribers.wait_calm()
     rss_bytes = resident_bytes() - before
-    board[Slot.SUBSCRIBERS_CALM] = 1
+    flag_file(run.directory, SUBSCRIBERS, CALM).touch()
     await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S)
     subscribers.begin()
     freeze_gc()
+    written = written_bytes()
     board[Slot.BEGUN] = 1
     with _profiled(run, SUBSCRIBERS):
         while not board.is_past(Moment.ENDED):
@@ -282,22 +297,24 @@ async def subscribe(run: BenchRun, board: Board) -> dict[str, float]:
             board[Slot.DELIVERED] = tally.count  # includes the last few if some are lost
     await subscribers.wait_settled()
     board.record(Moment.SETTLED)
+    written = written_bytes() - written
     await until(lambda: board[Slot.STOP], "the end", RUN_S)
     return {
         "delivered": tally.count,
         "rss_kib_per_subscriber": rss_bytes / 1024 / run.n,
-        **tally.latencies(),
+        "written_bytes_subscribers": written,
+        **tally.percentiles(),
         **subscribers.figures(),
     }
 
 
-async def fill(run: BenchRun, _: Board) -> dict[str, float]:
+async def fill(run: BenchRun, _: Board) -> Figures:
     """Publish a history."""
     await _driver(run, "Newcomer")(run).fill()
     return {}
 
 
-async def fetch(run: BenchRun, board: Board) -> dict[str, float]:
+async def fetch(run: BenchRun, board: Board) -> Figures:
     """Fetch a history at the harness's signal."""
     newcomer: Newcomer = _driver(run, "Newcomer")(run)
     await newcomer.prepare()
@@ -316,7 +333,7 @@ async def fetch(run: BenchRun, board: Board) -> dict[str, float]:
     return {
         "delivered": newcomer.count,
         "first_s": max(0, newcomer.first_ns - began_ns) / 1e9,  # 0 if nothing arrived
-        "rss_mib": rss_bytes / MIB,
+        "rss_mib_newcomer": rss_bytes / MIB,
     }
 
 
@@ -341,13 +358,13 @@ def _profiled(run: BenchRun, role: str) -> Iterator[None]:
 
 # -- the process -----------------------------------------------------------------------------
 
-Role = tuple[Callable[[BenchRun, Board], Coroutine[Any, Any, dict[str, float]]], Slot]
-# The function of each role, and the flag that it sets at the end. A system's own ROLES come first.
+Role = Callable[[BenchRun, Board], Coroutine[Any, Any, Figures]]
+# A system's own ROLES come first.
 ROLES: Final[Mapping[str, Role]] = {
-    PUBLISHER: (publish, Slot.PUBLISHER_DONE),
-    SUBSCRIBERS: (subscribe, Slot.SUBSCRIBERS_DONE),
-    FILL: (fill, Slot.PUBLISHER_DONE),
-    NEWCOMER: (fetch, Slot.SUBSCRIBERS_DONE),
+    PUBLISHER: publish,
+    SUBSCRIBERS: subscribe,
+    FILL: fill,
+    NEWCOMER: fetch,
 }
 
 
@@ -356,17 +373,14 @@ def main(role: str, directory: Path) -> None:
     allow_files(FILES)
     run, board = load_run(directory), Board(directory)
     roles: Mapping[str, Role] = {**ROLES, **getattr(driver_module(run), "ROLES", {})}
-    perform, done = roles[role]
 
-    async def perform_and_write() -> None:
-        figures = await perform(run, board)
-        (directory / f"{role}.json").write_bytes(msgspec.json.encode(figures))
-        board[done] = 1
+    async def perform() -> None:
+        write_figures(directory, role, await roles[role](run, board))
         # Closing hundreds of connections one by one is slow and not part of the measurement.
         await asyncio.sleep(RUN_S)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(perform_and_write())
+        runner.run(perform())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,18 @@ from typing import Final
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BYTES
 from skipring.errors import SkipringError
-from skipring.lab.bench.run import PUBLISHER, RUN_S, BenchRun, Board, Moment, Slot
+from skipring.lab.bench.report import Figures
+from skipring.lab.bench.run import (
+    CALM,
+    PUBLISHER,
+    RUN_S,
+    BenchRun,
+    Board,
+    Moment,
+    Slot,
+    figures_file,
+    flag_file,
+)
 from skipring.lab.bench.systems.ours import BenchMember, forming_tick_s, join, wait_calm
 from skipring.lab.bench.worker import Role
 from skipring.lab.processes import until
@@ -79,14 +90,14 @@ class LossyMember(BenchMember):
 # -- roles -----------------------------------------------------------------------------------
 
 
-async def publish(run: BenchRun, board: Board) -> dict[str, float]:
+async def publish(run: BenchRun, board: Board) -> Figures:
     """Publish while frames are lost and members killed; write the ids for the survivors."""
     member = LossyMember(run, PUBLISHER)
     await member.join()
     await until(lambda: board[Slot.CONNECTED], "the survivors")
     await until(lambda: board[Slot.VICTIMS_CONNECTED], "the victims")
     await wait_calm([member])
-    board[Slot.PUBLISHER_CALM] = 1
+    flag_file(run.directory, PUBLISHER, CALM).touch()
     await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S)
     member.begin()
     ids: list[bytes] = []
@@ -100,17 +111,17 @@ async def publish(run: BenchRun, board: Board) -> dict[str, float]:
     unfinished = run.directory / f"{IDS_FILE}.new"
     unfinished.write_bytes(b"".join(ids))
     unfinished.rename(run.directory / IDS_FILE)
-    await until(lambda: board[Slot.SUBSCRIBERS_DONE], "the others", RUN_S)
+    await until(figures_file(run.directory, SURVIVORS).exists, "the others", RUN_S)
     return {"published": len(set(ids)), "publisher_dropped": member.dropped}
 
 
-async def survive(run: BenchRun, board: Board) -> dict[str, float]:
+async def survive(run: BenchRun, board: Board) -> Figures:
     """Read until everything has arrived or the deadline passes; count the missing publications."""
     count = run.n - victims_of(run.n) - 1
     members = await _join_and_read(run, [f"s{number:04}" for number in range(count)])
     board[Slot.CONNECTED] = 1
     await wait_calm(members)
-    board[Slot.SUBSCRIBERS_CALM] = 1
+    flag_file(run.directory, SURVIVORS, CALM).touch()
     await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S)
     for member in members:
         member.begin()
@@ -130,7 +141,7 @@ async def survive(run: BenchRun, board: Board) -> dict[str, float]:
     }
 
 
-async def die(run: BenchRun, board: Board) -> dict[str, float]:
+async def die(run: BenchRun, board: Board) -> Figures:
     """Run the members that the harness kills."""
     names = [f"v{number:04}" for number in range(victims_of(run.n))]
     members = await _join_and_read(run, names)
@@ -151,7 +162,7 @@ async def _join_and_read(run: BenchRun, names: Sequence[str]) -> list[LossyMembe
 
 
 ROLES: Final[Mapping[str, Role]] = {
-    PUBLISHER: (publish, Slot.PUBLISHER_DONE),
-    SURVIVORS: (survive, Slot.SUBSCRIBERS_DONE),
-    VICTIMS: (die, Slot.STOP),
+    PUBLISHER: publish,
+    SURVIVORS: survive,
+    VICTIMS: die,
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from skipring.api.connection import Connection
@@ -15,13 +17,18 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.core.peers import NodeId
 from skipring.core.subscriber import Subscriber
+from skipring.lab.bench.report import Figures
 from skipring.lab.bench.run import (
-    FIRST,
+    CALM,
+    JOINED,
+    PROCESSES_MAX,
     RUN_S,
     BenchRun,
     Board,
     Moment,
     Slot,
+    apart_roles,
+    flag_file,
     topics_of,
 )
 from skipring.lab.bench.worker import (
@@ -32,7 +39,9 @@ from skipring.lab.bench.worker import (
     Receive,
     Role,
     Subscribers,
+    age_ns,
     freeze_gc,
+    percentiles_ms,
 )
 from skipring.lab.processes import until
 from skipring.net.transport import Receiver
@@ -48,8 +57,8 @@ FORMING_TICK_OF_A_NODE_S: Final = 0.002
 JOINED_AT_ONCE: Final = 32  # Guess: handshakes that do not time out on one core.
 CERTIFICATE: Final = "bench"  # valid for any node named bench.*
 ROOT_FILE: Final = "publisher.root"
-FIRST_FILE: Final = "first.joined"
 FORMING_S: Final = 180.0  # Guess: a few hundred nodes on one core have formed a ring by then.
+CALM_POLL_S: Final = 0.25  # Guess: rarely, since polling 3,000 rings takes 30 ms.
 SETTLED_S: Final = 120.0
 SETTLED_POLL_S: Final = 0.02  # Guess: rarely, since polling all members is measured too.
 
@@ -94,6 +103,16 @@ class TopicMember:
         return self._machine.replica.index().root()
 
     @property
+    def is_indexed(self) -> bool:
+        """Return True once the log of an earlier start is indexed."""
+        return not self._machine.replica.is_starting
+
+    @property
+    def batches(self) -> int:
+        """Return the number of batches in the log, as far as they are read."""
+        return self._machine.replica.count
+
+    @property
     def is_read(self) -> bool:
         """Return True if the application has read all deliveries."""
         return self._session.reader.end == self._machine.replica.log.end
@@ -123,6 +142,7 @@ class BenchMember:
         self._connection = Connection(self._session)
         self._topics = [TopicMember(self._session, topic) for topic in topics_of(run)]
         self.messages = 0  # publications in received messages, duplicates included
+        self.hops: list[int] = []  # from the publisher, of each message with new publications
 
     @property
     def node(self) -> NodeHost:
@@ -166,7 +186,10 @@ class BenchMember:
     def _count_messages(self) -> None:
         def counting(receive: Receiver) -> Receiver:
             def count(sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
-                self.messages += _carried(envelope.message)
+                message = envelope.message
+                self.messages += _carried(message)
+                if isinstance(message, PublishNew | PublishMany):
+                    self.hops.append(message.hops + 1)
                 receive(sender, envelope, frame)
 
             return count
@@ -184,14 +207,24 @@ class BenchMember:
         return b"".join(topic.root for topic in self._topics)
 
     @property
+    def is_indexed(self) -> bool:
+        """Return True once the logs of an earlier start are indexed."""
+        return all(topic.is_indexed for topic in self._topics)
+
+    @property
+    def batches(self) -> int:
+        """Return the number of batches in the logs."""
+        return sum(topic.batches for topic in self._topics)
+
+    @property
     def is_durable(self) -> bool:
         """Return True if all deliveries are read and on disk."""
         return self.node.durability.unwritten == 0 and all(topic.is_read for topic in self._topics)
 
 
 def forming_tick_s(n: int) -> float:
-    """Return the tick while a ring of n nodes forms."""
-    return max(FORMING_TICK_S, n * FORMING_TICK_OF_A_NODE_S)
+    """Return the tick while n machines form rings."""
+    return min(max(FORMING_TICK_S, n * FORMING_TICK_OF_A_NODE_S), TICK_S)
 
 
 async def join(members: Sequence[BenchMember]) -> None:
@@ -209,15 +242,15 @@ async def wait_calm(members: Iterable[BenchMember]) -> None:
         found = [member.is_calm() for member in waiting]  # each must be polled
         return all(found)
 
-    await until(are_calm, "a calm ring", FORMING_S)
+    await until(are_calm, "a calm ring", FORMING_S, CALM_POLL_S)
     subscriptions = [each for member in waiting for each in member.subscriptions]
     await asyncio.gather(*(each.synced(FORMING_S) for each in subscriptions))
 
 
-async def _wait_first_joined(run: BenchRun) -> None:
-    """Wait until the member with its own process has joined."""
-    if run.is_first_apart:
-        await until((run.directory / FIRST_FILE).exists, "the first member")
+async def _wait_apart(run: BenchRun) -> None:
+    """Wait until the members with processes of their own have joined."""
+    for role in apart_roles(run):
+        await until(flag_file(run.directory, role, JOINED).exists, role)
 
 
 class RingPublisher(PublisherEndpoint):
@@ -225,7 +258,7 @@ class RingPublisher(PublisherEndpoint):
 
     async def connect(self) -> None:
         """Join."""
-        await _wait_first_joined(self.run)
+        await _wait_apart(self.run)
         self._member = BenchMember(self.run, "publisher")
         await self._member.join()
 
@@ -264,7 +297,7 @@ class RingSubscribers(Subscribers):
 
     async def connect(self) -> None:
         """Join, JOINED_AT_ONCE at a time."""
-        await _wait_first_joined(self.run)
+        await _wait_apart(self.run)
         names = (f"s{number:04}" for number in range(self.run.n))
         self._members = [BenchMember(self.run, name) for name in names]
         await join(self._members)
@@ -295,7 +328,7 @@ class RingSubscribers(Subscribers):
         root = file.read_bytes()
         await wait_all("equal roots", lambda member: member.root == root)
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> Figures:
         """Return the publications sent in messages, and the bytes sent by the busiest member."""
         return {
             "messages": sum(member.messages for member in self._members),
@@ -344,28 +377,39 @@ class RingNewcomer(Newcomer):
         await self._member.leave()
 
 
-async def be_first(run: BenchRun, board: Board) -> dict[str, float]:
-    """Run the member that joins first; its label is the shortest, so it forwards the most."""
-    member, count = BenchMember(run, FIRST), 0
+async def be_apart(run: BenchRun, board: Board, *, role: str) -> Figures:
+    """Run a member with a process of its own; the first one forwards the most."""
+    member, latencies_ns = BenchMember(run, role), list[int]()
 
     async def read() -> None:
-        nonlocal count
         while publications := await member.subscription.read_many():
-            count += sum(each.payload[0] == MEASURED for each in publications)
+            payloads = [each.payload for each in publications]
+            latencies_ns.extend([age_ns(each) for each in payloads if each[0] == MEASURED])
 
+    roles = apart_roles(run)
+    for earlier in roles[: roles.index(role)]:
+        await until(flag_file(run.directory, earlier, JOINED).exists, earlier)
     await member.join()
     reader = asyncio.create_task(read())
-    (run.directory / FIRST_FILE).touch()
+    flag_file(run.directory, role, JOINED).touch()
     await until(lambda: board[Slot.IS_PROBED], "the last probe", RUN_S)
     await wait_calm([member])
-    board[Slot.FIRST_CALM] = 1
+    flag_file(run.directory, role, CALM).touch()
     await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S, POLL_S)
     member.begin()
     freeze_gc()
     await until(lambda: board.is_past(Moment.ENDED), "deliveries", RUN_S, POLL_S)
     await until(lambda: member.is_durable, "a durable store", SETTLED_S, POLL_S)
     await until(lambda: board[Slot.STOP] or reader.done(), "the end", RUN_S, POLL_S)
-    return {"first_delivered": count, "first_bytes": member.bytes_sent}
+    figures = {
+        "delivered": len(latencies_ns),
+        "bytes_sent": member.bytes_sent,
+        "hops": median(member.hops),
+        **(percentiles_ms(latencies_ns) if run.rate else {}),
+    }
+    return {f"{role}_{name}": figure for name, figure in figures.items()}
 
 
-ROLES: Final[Mapping[str, Role]] = {FIRST: (be_first, Slot.FIRST_DONE)}
+ROLES: Final[Mapping[str, Role]] = {
+    role: partial(be_apart, role=role) for role in apart_roles(BenchRun(n=1, apart=PROCESSES_MAX))
+}
