@@ -271,7 +271,7 @@ def test_undetected_loss_is_a_violation() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await filled(cluster)
-            cluster.node("n01").logs.discard(cluster.topic, [3])
+            cluster.node("n01").logs.discard(cluster.topic, 3)
             assert cluster.violations() == [
                 "PUB: n01 has lost 1 publications that its trie still has"
             ]

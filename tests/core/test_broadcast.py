@@ -572,11 +572,11 @@ def test_adaptive_mode_reaches_all_by_flooding_in_a_new_ring() -> None:
 # -- publications that may be known ------------------------------------------------------------
 
 
-def test_delivery_states_the_size_of_its_batches() -> None:
+def test_store_states_the_size_of_its_batches() -> None:
     plain, rich = made(0), batch_of(b"x", b"y" * 99, first=4, topic=TOPIC)
-    [_, delivered, *_] = arrive(quarter(), PublishMany((plain, rich)))
-    assert isinstance(delivered, Deliver)
-    assert delivered.size_bytes == plain.size_bytes + rich.size_bytes
+    [stored, *_] = arrive(quarter(), PublishMany((plain, rich)))
+    assert isinstance(stored, Store)
+    assert stored.size_bytes == plain.size_bytes + rich.size_bytes
 
 
 def test_batches_are_stored_at_their_offsets_in_delivery_order() -> None:
