@@ -480,16 +480,16 @@ class FullDisk:
     """A disk on which no segment can grow."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._pwrite = os.pwrite
+        self._pwritev = os.pwritev
         self._patch = monkeypatch
-        self._patch.setattr(os, "pwrite", self._refuse)
+        self._patch.setattr(os, "pwritev", self._refuse)
 
     @staticmethod
     def _refuse(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def make_room(self) -> None:
-        self._patch.setattr(os, "pwrite", self._pwrite)
+        self._patch.setattr(os, "pwritev", self._pwritev)
 
 
 async def publish(node: NodeHost, number: int, size: int = 20_000) -> bytes:
