@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from skipring.core.batches import RecordBatch
-from skipring.core.publications import SequenceId, newest_of
-from skipring.core.trie import PublicationTrie
+from skipring.core.peers import NodeId
+from skipring.core.publications import newest_of
 
 ANY_BYTE: Final = range(256)
 
@@ -46,20 +46,6 @@ class EntryPage(NamedTuple):
 
     entries: list[LogEntry]
     next: int
-
-
-class LogIndex(NamedTuple):
-    """Trie over the ids of a log, and the largest number of each sequence."""
-
-    trie: PublicationTrie
-    newest: dict[SequenceId, int]
-
-    @classmethod
-    def of(cls, log: Log) -> LogIndex:
-        """Read a log and index it."""
-        trie = PublicationTrie()
-        trie.add_many(log.entries())
-        return cls(trie, log.newest())
 
 
 class Log(Protocol):
@@ -110,8 +96,8 @@ class Log(Protocol):
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """Yield the id of each batch, as it was stored, and the offset of its first record."""
 
-    def newest(self) -> dict[SequenceId, int]:
-        """Return the largest number of each sequence of the stored batches."""
+    def newest(self, publisher: NodeId) -> dict[int, int]:
+        """Return the newest stored number of each incarnation of the node's own name."""
 
     def append(self, batch: RecordBatch) -> int:
         """Append a batch; return the offset of its first record. Only the host calls this."""
@@ -195,10 +181,10 @@ class MemoryLog:
             if batch is not None:
                 yield batch.id, offset
 
-    def newest(self) -> dict[SequenceId, int]:
-        """Return the largest number of each sequence of the stored batches."""
-        batches = [batch for batch in self._batches or () if batch and not batch.unordered]
-        return newest_of((batch.publisher, batch.end - 1) for batch in batches)
+    def newest(self, publisher: NodeId) -> dict[int, int]:
+        """Return the newest number of each incarnation of a publisher."""
+        batches = [each for each in self._batches or () if each and each.publisher == publisher]
+        return newest_of(batch.end - 1 for batch in batches if not batch.unordered)
 
     def append(self, batch: RecordBatch) -> int:
         """Append a batch; return the offset of its first record."""
