@@ -288,6 +288,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_batches": (FILE, "SubscriberState.publications"),
             "_starts": (FIXED, "the log stands for a disk, which assigns the offsets"),
             "_end": (FIXED, "the log stands for a disk, which assigns the offsets"),
+            "_records": (FIXED, "the log stands for a disk, which counts its records"),
         },
         "SubscriberTopics": {
             "_config": (FIXED, "given when the machines are made"),

@@ -112,13 +112,14 @@ class Log(Protocol):
 class MemoryLog:
     """Log in memory, for simulations and for nodes without a disk."""
 
-    __slots__ = ("_batches", "_end", "_starts")
+    __slots__ = ("_batches", "_end", "_records", "_starts")
 
     def __init__(self, batches: Iterable[RecordBatch] = ()) -> None:
         # None uses less memory than empty lists: most logs of a large simulated ring are empty.
         self._batches: list[RecordBatch | None] | None = None
         self._starts: list[int] = _NO_STARTS
         self._end = 0
+        self._records = 0
         for batch in batches:
             self.append(batch)
 
@@ -135,7 +136,7 @@ class MemoryLog:
     @property
     def records(self) -> int:
         """Return the number of records, without discarded ones."""
-        return sum([batch.count for batch in self._batches or () if batch is not None])
+        return self._records
 
     def chain_at(self, offset: int) -> bytes:
         """Return empty bytes: a log in memory has no running digest."""
@@ -194,6 +195,7 @@ class MemoryLog:
         self._batches.append(batch)
         self._starts.append(offset)
         self._end = offset + max(batch.count, 1)  # memory may be corrupted
+        self._records += batch.count
         return offset
 
     def discard(self, offset: int) -> int:
@@ -202,7 +204,9 @@ class MemoryLog:
         if self._batches is None or place < 0 or offset >= self._end:
             return 0
         batch, self._batches[place] = self._batches[place], None
-        return batch.count if batch is not None else 0
+        count = batch.count if batch is not None else 0
+        self._records -= count
+        return count
 
 
 _NO_STARTS: Final[list[int]] = []

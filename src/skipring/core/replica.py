@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from operator import itemgetter
 from typing import Final
 
@@ -19,6 +19,7 @@ from skipring.core.trie import PublicationTrie
 READ_AHEAD_MIN: Final = 16
 READ_AHEAD_MAX: Final = 4096  # Guess: 1 MiB of small batches.
 
+COUNTED_MAX: Final = 1024  # Guess: reading these batches takes about 10 ms.
 FAR_BEHIND: Final = 1 << 14  # Guess: indexing this number takes about 40 ms.
 UNINDEXED_MAX: Final = 1 << 18  # Limit: 30 MB, until they are indexed.
 
@@ -170,6 +171,21 @@ class Replica:
     def adopt(self, trie: PublicationTrie) -> None:
         """Replace the trie with another one over the same log."""
         self._trie, self._unindexed, self._unread = trie, None, None
+
+    def records_of(self, ids: Iterable[bytes], ranges: Iterable[Prefix] = ()) -> int:
+        """Return an upper bound on the number of records of listed batches and of those in ranges.
+
+        Count those of at most COUNTED_MAX batches, and all records of the log if there are more.
+        """
+        if self.is_starting:
+            return self.log.records
+        listed = chain(ids, *(chain(self._unindexed or (), self._trie.keys(r)) for r in ranges))
+        keys = dict.fromkeys(islice(listed, COUNTED_MAX + 1))
+        if len(keys) > COUNTED_MAX:
+            return self.log.records
+        offsets = map(self.offset_of, keys)
+        found = [self.log.read(offset) if offset is not None else None for offset in offsets]
+        return sum([entry.batch.count if entry is not None else 1 for entry in found])
 
     def issue_numbers(self, count: int, time_us: int) -> int:
         """Issue numbers for the records of this node's next batches; return the first."""

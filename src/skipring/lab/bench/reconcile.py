@@ -189,7 +189,6 @@ class _Party:
         self.stored = 0
         self._log = log
 
-    @property
     def root(self) -> bytes:
         return self.replica.index().root()
 
@@ -242,7 +241,7 @@ class _Pair:
     @property
     def _is_equal(self) -> bool:
         left, right = self._parties.values()
-        return left.root == right.root
+        return left.root() == right.root()
 
     def reconcile(self, rng: Random) -> None:
         """Tick both parties alternately and deliver all messages, until their tries are equal."""
