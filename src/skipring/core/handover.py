@@ -158,10 +158,11 @@ class Handovers:
             del handover.ids[key]
         if held:
             out.effects.append(HeldBy(message.sender, held, message.durable))
-        is_progress = bool(held)
+        # Splitting would index a backlog at once: the range is asked about again later.
+        is_progress, is_behind = bool(held), self._replica.has_index_backlog
         for claim in message.claims:
             prefix = claim.prefix
-            if prefix in handover.ranges:
+            if prefix in handover.ranges and (claim.digests or not is_behind):
                 del handover.ranges[prefix]
                 is_progress = True
                 if not claim.digests:

@@ -293,7 +293,9 @@ class Replica:
         is_genuine = entry is not None and entry.batch.is_genuine(self.topic)
         if entry is not None and is_genuine and (entry.batch.id, entry.offset) == (key, offset):
             return entry.batch
-        self.index().remove(key)
+        self._trie.remove(key)
+        if self._unindexed is not None:
+            self._unindexed.pop(key, None)
         if not is_genuine:  # keep a sound batch if only the trie is wrong
             out.effects.append(Discard(offset))
         return None
@@ -312,8 +314,13 @@ class Replica:
             yield from (each for key, _ in ahead if (each := found[key]) is not None)
 
     def find(self, start: bytes, out: Outbox) -> RecordBatch | None:
-        """Return the batch whose id begins with these bytes, 8 or more, or None."""
-        entry = self.index().find(start)
+        """Return the batch whose id begins with these bytes, 8 or more, or None.
+
+        Ids of a backlog are not found: indexing them takes several events.
+        """
+        if self._unindexed is not None and len(self._unindexed) <= FAR_BEHIND:
+            self._index(len(self._unindexed))
+        entry = self._trie.find(start)
         return self.read(*entry, out) if entry is not None else None
 
     # -- credits (T14) -----------------------------------------------------------------------
