@@ -292,8 +292,6 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         },
         "SubscriberTopics": {
             "_config": (FIXED, "given when the machines are made"),
-            "_incarnation": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
-            "_left": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
             "_machines": (PART, "Subscriber"),
             "_node": (FIXED, "the node's name"),
             "_open_log": (FIXED, "given by the host"),

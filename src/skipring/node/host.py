@@ -116,26 +116,25 @@ class NodeHost:
         self.logs = TopicLogs(store, trace)
         self._trace = self.logs.trace
         self._trace_writes = DeliveryLogFlusher(self._trace)
-        incarnation = incarnation_at(time_ns() // 1000, secrets.randbits(RANDOM_BITS))
+        self._incarnation = 0  # of the newest join, or of the handshake before the first
         self._topics = SubscriberTopics(
             name,
             rng=rng,
             config=settings.config,
             open_log=self.logs.open,
-            incarnation=incarnation,
         )
         self.machine, self.states = self._topics.machine, self._topics.states  # for queries
         self._changes = ChangeLog(self._topics)
-        self._connect(incarnation, rng)
+        self._connect(rng)
         self._serve(crash)
         self.ticker = Timer(self._tick, settings.tick_s, rng)
 
-    def _connect(self, incarnation: int, rng: Random) -> None:
+    def _connect(self, rng: Random) -> None:
         """Create the parts that reach other processes."""
         settings = self._settings
         kind = PartitionableTransport if settings.is_chaotic else Transport
         self.links: Transport = kind(
-            Hello(node=self.name, address="", role=Role.NODE, incarnation=incarnation),
+            Hello(node=self.name, address="", role=Role.NODE, incarnation=self._next_incarnation()),
             AddressBook(),
             self._receive,
             rng,
@@ -390,7 +389,13 @@ class NodeHost:
 
     def subscribe(self, topic: TopicId) -> None:
         """Become a member of a topic."""
-        self.dispatch(topic, SubscribeRequested())
+        self.dispatch(topic, SubscribeRequested(self._next_incarnation()))
+
+    def _next_incarnation(self) -> int:
+        """Return an incarnation above the earlier ones of this process, from clock and chance."""
+        drawn = incarnation_at(time_ns() // 1000, secrets.randbits(RANDOM_BITS))
+        self._incarnation = max(self._incarnation + 1, drawn)
+        return self._incarnation
 
     def attach(
         self, topic: TopicId, deliver: Deliverer, on_in_sync: SyncObserver = _ignore
