@@ -166,6 +166,18 @@ def test_subjects_of_one_interval_are_bounded_and_one_refusal_is_sent() -> None:
     assert quotas.refuse_subject("a") is None
 
 
+@pytest.mark.parametrize("first", [-(10**9), -1, 0, 1, 3, 10**9])
+def test_wrong_index_of_the_first_topic_is_corrected_at_the_next_tick(first: int) -> None:
+    topics = supervisor()
+    for topic in ("a", "b", "c"):
+        topics.handle(topic, Received(Subscribe("m"), "m"))
+    topics._first = first
+    orders = [topics.begin_tick() for _ in range(4)]
+    assert all(sorted(order) == ["a", "b", "c"] for order in orders)
+    assert sorted(order[0] for order in orders[:3]) == ["a", "b", "c"]
+    assert orders[3] == orders[0]
+
+
 def test_wrong_charges_are_corrected_within_a_tick() -> None:
     quotas = Quotas()
     quotas._topics = Counter({"a": 10**9, "b": -7})
