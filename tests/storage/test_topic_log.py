@@ -141,6 +141,21 @@ def test_chain_of_a_damaged_entry_is_zeros(tmp_path: Path) -> None:
         assert log.chain_at(4) != bytes(8)
 
 
+def test_absent_records_between_two_offsets_are_counted(tmp_path: Path) -> None:
+    path = made(tmp_path, 30)
+    _, second, third, *_ = segments(path)
+    lost = range(int(second.stem), int(third.stem))
+    second.unlink()
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        assert log.discard(0) == 2
+        assert log.count_absent(0, log.end) == 2 + len(lost)
+        assert log.count_absent(1, lost[1]) == 1 + 1
+        assert log.count_absent(lost.stop, log.end) == 0
+        pages = [log.read_page(lost.start, log.end, PageLimits(1, 1, 1, 1))]
+        assert (pages[0].entries, pages[0].next) == ([], lost.stop)
+
+
 def test_newest_numbers_of_each_incarnation_of_the_owner(tmp_path: Path) -> None:
     def one(publisher: str, first: int, *, unordered: bool = False) -> RecordBatch:
         records = [BatchRecord(b"x")] * 3

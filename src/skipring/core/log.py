@@ -75,6 +75,9 @@ class Log(Protocol):
     def records(self) -> int:
         """Return the number of records, without absent ones."""
 
+    def count_absent(self, start: int, end: int) -> int:
+        """Return the number of lost and quarantined records between two offsets."""
+
     def chain_at(self, offset: int) -> bytes:
         """Return the running digest over all batches before an offset; empty in memory."""
 
@@ -137,6 +140,13 @@ class MemoryLog:
     def records(self) -> int:
         """Return the number of records, without discarded ones."""
         return self._records
+
+    def count_absent(self, start: int, end: int) -> int:
+        """Return the number of discarded records between two offsets."""
+        if self._records == self._end:
+            return 0
+        found = [(each.offset, each.end) for each in self.read_range(start, end)]
+        return max(end - start, 0) - sum([min(b, end) - max(a, start) for a, b in found])
 
     def chain_at(self, offset: int) -> bytes:
         """Return empty bytes: a log in memory has no running digest."""

@@ -108,6 +108,11 @@ class SegmentLog:
         """Return the number of records, without absent ones."""
         return self.end - sum([end - start for start, end in self._absent])
 
+    def count_absent(self, start: int, end: int) -> int:
+        """Return the number of lost and quarantined records between two offsets."""
+        absent = [(max(a, start), min(b, end)) for a, b in self._absent]
+        return sum([b - a for a, b in absent if a < b])
+
     @property
     def waiting_bytes(self) -> int:
         """Return the size of what the next commit writes, and of a segment that it seals."""
