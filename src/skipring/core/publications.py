@@ -99,6 +99,10 @@ class OwnSequence:
         if seq > self._issued:
             self._is_challenged = True
 
+    def covers(self, publisher: NodeId, seq: int) -> bool:
+        """Return True if a number belongs to the current incarnation of this name."""
+        return publisher == self.node and seq >> COUNTER_BITS == self.incarnation
+
     def issue(self, count: int, newest: dict[int, int], time_us: int) -> int:
         """Issue consecutive numbers of one incarnation; return the first.
 

@@ -11,6 +11,8 @@ from random import Random
 from time import time_ns
 from typing import Final, Self, assert_never, cast
 
+from msgspec.structs import replace
+
 from skipring.core.effects import (
     Backfilled,
     Deliver,
@@ -19,6 +21,7 @@ from skipring.core.effects import (
     Effect,
     Evicted,
     HeldBy,
+    Origin,
     PeerInSync,
     Rejected,
     Send,
@@ -103,6 +106,7 @@ class NodeHost:
         self.name = name
         self.address: Address = ""
         self._discarded = 0  # records of corrupt batches
+        self._overlapping = 0  # batches with numbers of this process that arrived from others
         self.arrivals = ArrivalTap()
         self.durability = GroupCommit(store)
         self._settings = settings
@@ -261,6 +265,11 @@ class NodeHost:
         offset, now_us = delivery.offset, max(time_ns() // 1000, 0)
         count = delivery.end - offset
         self._trace.record(topic, offset, now_us, delivery.hops, delivery.origin, count)
+        machine = self.machine(topic)
+        if machine is not None and delivery.origin is not Origin.OWN:
+            covers = machine.replica.own.covers
+            overlapping = [each for each in delivery.batches if covers(each.publisher, each.first)]
+            self._overlapping += sum([not each.unordered for each in overlapping])
         if self.arrivals.watched:
             self.arrivals.on_delivered(topic, delivery)
         receiver = self._receivers.get(topic)
@@ -411,7 +420,8 @@ class NodeHost:
         self._sender.send_message(topic, SUPERVISOR, FindMembers(0, LOCATED_MAX))
 
     def _health(self, machine: Subscriber) -> NodeHealth:
-        return node_health(machine, self.links, self.durability, self.quarantined)
+        health = node_health(machine, self.links, self.durability, self.quarantined)
+        return replace(health, overlapping=self._overlapping)
 
     @property
     def quarantined(self) -> int:
