@@ -188,7 +188,7 @@ class Cluster:
     async def _start(self, name: NodeId) -> None:
         store, trace, directory = None, None, self._directory(name)
         if directory is not None:
-            store = await asyncio.to_thread(LogStore.open, directory)
+            store = await asyncio.to_thread(LogStore.open, directory, name)
             self._stores[name] = store
             trace = await asyncio.to_thread(DeliveryLog.open, directory, store)
         node = NodeHost(

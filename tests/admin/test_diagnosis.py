@@ -223,6 +223,13 @@ def test_process_that_does_not_serve_its_topic_makes_it_unhealthy(
     assert explain(seen(health=health), "a", None).violations == diagnosis.violations
 
 
+def test_batches_of_a_clone_are_only_a_warning() -> None:
+    diagnosis = diagnose(seen(health=NodeHealth(overlapping=2)))
+    assert diagnosis.is_healthy
+    (warning,) = diagnosis.warnings
+    assert "batches with its current sequence numbers arrived from other members: 2" in warning
+
+
 def test_quarantined_records_and_incarnations_ahead_are_only_warnings() -> None:
     diagnosis = diagnose(seen(health=NodeHealth(quarantined=1, ahead=2)))
     assert diagnosis.is_healthy

@@ -22,7 +22,7 @@ from skipring.api.reader import (
 )
 from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch
 from skipring.core.effects import Deliver, Origin
-from skipring.core.log import LogEntry, MemoryLog
+from skipring.core.log import ANY_BYTE, EntryPage, MemoryLog, PageLimits
 from skipring.errors import InputError
 
 NOW = 1_000_000  # microseconds
@@ -43,10 +43,12 @@ class RecordingLog(MemoryLog):
         super().__init__()
         self._read: list[int] = []
 
-    def read(self, offset: int) -> LogEntry | None:
-        assert offset < self.end, "an offset that is not stored is never read"
-        self._read.append(offset)
-        return super().read(offset)
+    def read_page(
+        self, start: int, end: int, limits: PageLimits, firsts: range = ANY_BYTE
+    ) -> EntryPage:
+        assert start < self.end, "an offset that is not stored is never read"
+        self._read.append(start)
+        return super().read_page(start, end, limits, firsts)
 
     def read_offsets(self) -> list[int]:
         """Return the offsets that were read since the last call."""
@@ -241,6 +243,32 @@ def test_lost_and_unreadable_batches_are_skipped() -> None:
     reader = Reader(shelf.log, "all", NOW)
     assert [each.offset for each in reader.fetch(100)] == [0, 4, 5, 14]
     assert reader.lag == 0
+
+
+def test_lost_offsets_are_skipped_at_once_and_do_not_count_as_lag() -> None:
+    shelf = Shelf(stored=[(NOW,), *[(NOW,) * RECORDS_MAX] * 10, (NOW,) * 2])
+    for place in range(10):
+        shelf.log.discard(1 + place * RECORDS_MAX)
+    reader, end = Reader(shelf.log, "all", NOW), 1 + 10 * RECORDS_MAX
+    assert reader.lag == 3
+    assert [each.offset for each in reader.fetch(100)] == [0, end, end + 1]
+    assert len(shelf.log.read_offsets()) <= 3
+    assert reader.lag == 0
+
+
+def test_skipped_and_fresh_offsets_behind_lost_ones_are_found() -> None:
+    shelf = Shelf("new", stored=[(NOW,)])
+    for time, origin in (
+        (NOW, Origin.OWN),
+        (0, Origin.REPAIR),
+        (0, Origin.REPAIR),
+        (NOW, Origin.OWN),
+    ):
+        shelf.put(origin, time)
+    for offset in (1, 2, 3, 4):
+        shelf.log.discard(offset)
+    assert shelf.read() == [1, 4], "fresh batches are in memory"
+    assert (shelf.reader.lag, shelf.reader.offset) == (0, 5)
 
 
 def test_one_call_reads_a_bounded_number_of_batches_from_the_log() -> None:

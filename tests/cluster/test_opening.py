@@ -13,11 +13,20 @@ from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect
-from skipring.core.events import Event, Flush, Tick
-from skipring.core.log_messages import FetchLog, LogPage
+from skipring.core.events import Event, Flush, Received, Tick
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogPage
+from skipring.core.messages import (
+    MESSAGE_TYPES,
+    Held,
+    RemoveConnections,
+    RequestHandover,
+    SetConfiguration,
+)
 from skipring.core.peers import NodeId, TopicId
+from skipring.core.prefix import ALL
 from skipring.core.replica import FAR_BEHIND
 from skipring.core.subscriber import Subscriber
+from skipring.core.summaries import RangeSummary
 from skipring.core.trie import PublicationTrie
 from skipring.node.group_commit import opened
 from skipring.node.host import NodeHost
@@ -26,6 +35,7 @@ from skipring.storage.store import LogStore
 from skipring.wire.rpc import GetNodeStatus, NodeStatus
 from tests.support.batches import batch
 from tests.support.rings import TOPIC, live_ring, until
+from tests.wire.samples import SAMPLES
 
 COUNT = 200_000  # batches of one record
 ANSWER_S = 60.0  # the other member stores the history in the same loop
@@ -93,6 +103,7 @@ async def test_node_joins_and_serves_while_its_log_is_indexed_in_slices(
             await ring.publish("large", b"fresh")
             await until(lambda: b"fresh" in ring.delivered["other"])
             await serves(node)
+            forge(node)
             for _ in range(8 * COUNT // config.hashed_ids):
                 node.dispatch(TOPIC, Tick())
                 node.dispatch(TOPIC, Flush())
@@ -105,6 +116,18 @@ async def test_node_joins_and_serves_while_its_log_is_indexed_in_slices(
     assert first == FAR_BEHIND, "the log is opened with one larger slice"
     # A tick indexes a slice, and hashes for a question and for a confirmation.
     assert max(others) <= 3 * config.hashed_ids < FAR_BEHIND
+
+
+def forge(node: NodeHost) -> None:
+    """Send every message of the protocol, and a forged difference in each handover."""
+    replica, claims = machine_of(node).replica, (RangeSummary.make(ALL),)
+    forged = [Held("forger", session, False, claims) for session in range(8)]
+    asked = [each for each in SAMPLES if type(each) in (*MESSAGE_TYPES, GetLogInfo, FetchLog)]
+    # These would change the ring of the test.
+    asked = [each for each in asked if not isinstance(each, SetConfiguration | RemoveConnections)]
+    for message in (RequestHandover("forger", 1), *asked, *forged):
+        node.dispatch(TOPIC, Received(message, "forger"))
+    assert replica.is_starting, "no message indexes the log"
 
 
 async def serves(node: NodeHost) -> None:

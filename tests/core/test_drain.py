@@ -14,14 +14,15 @@ from skipring.core.events import Received
 from skipring.core.handover import HANDOVERS_MAX
 from skipring.core.messages import CheckHeld, Draining, RequestHandover
 from skipring.core.peers import NodeId
-from skipring.core.state import DrainState, SubscriberMemory
+from skipring.core.state import DrainState, SubscriberMemory, SubscriberState
 from skipring.sim.engine import World
 from skipring.sim.network_faults import Loss
 from skipring.sim.schedulers import RandomOrder, Synchronous, run_rounds
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.snapshot import Snapshot
-from tests.support.batches import batch
+from tests.support.batches import batch, batch_of
 from tests.support.conversations import standing_ring
+from tests.support.machines import subscriber
 
 NAMES = "abcd"
 RING = standing_ring(NAMES)
@@ -131,6 +132,15 @@ def test_drain_without_a_receiver_counts_everything() -> None:
     states["a"] = replace(states["a"], memory=SubscriberMemory(drain=drain))
     world = world_of(replace(start, subscribers=states))
     assert world.subscribers["a"].replication.unconfirmed == 300
+
+
+def test_drain_without_a_receiver_counts_records_of_batches() -> None:
+    several = batch_of(b"x", b"y", b"z", first=10**6, topic=RING.topic)
+    for drain in (DrainState(ticks=5, everything=True), DrainState(ticks=5, ids=(several.id,))):
+        state = SubscriberState(
+            member=True, publications=(several,), memory=SubscriberMemory(drain=drain)
+        )
+        assert subscriber(state).machine.replication.unconfirmed == 3
 
 
 def test_drain_states_whether_members_remain_that_cannot_be_reached() -> None:

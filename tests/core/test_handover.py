@@ -17,7 +17,7 @@ from skipring.core.handover import (
     SENT_MAX,
     Handovers,
 )
-from skipring.core.log import MemoryLog
+from skipring.core.log import LogEntry, MemoryLog
 from skipring.core.messages import (
     CheckHeld,
     HandoverDone,
@@ -27,7 +27,7 @@ from skipring.core.messages import (
     RequestHandover,
     ids_in,
 )
-from skipring.core.replica import Replica
+from skipring.core.replica import COUNTED_MAX, Replica
 from skipring.core.state import HandoversState, HandoverState
 from tests.support.batches import batch, batch_of
 from tests.support.fake_host import FakeHost
@@ -373,6 +373,27 @@ def test_unconfirmed_records_of_batches_are_counted() -> None:
     side.machine.start("r", Outbox(), everything=True)
     assert side.machine.unconfirmed("r") == 4
     assert side.machine.unconfirmed("x") == 0
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_count_of_unconfirmed_records_reads_a_bounded_number_of_batches(
+    is_listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = Side("h", ProtocolConfig())
+    batches = [made(number) for number in range(2 * COUNTED_MAX)]
+    side.keep(*batches)
+    ids = [each.id for each in batches if is_listed]
+    side.machine.start("r", Outbox(), ids=ids, everything=not is_listed)
+    indexed, read, offsets = len(side.replica.indexed_trie), MemoryLog.read, []
+
+    def recorded(log: MemoryLog, offset: int) -> LogEntry | None:
+        offsets.append(offset)
+        return read(log, offset)
+
+    monkeypatch.setattr(MemoryLog, "read", recorded)
+    assert side.machine.unconfirmed("r") == 2 * COUNTED_MAX
+    assert len(offsets) <= COUNTED_MAX
+    assert len(side.replica.indexed_trie) == indexed, "a query indexes nothing"
 
 
 def test_overlong_request_is_dropped() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skipring.core.batches import RecordBatch
-from skipring.core.log import EntryPage, Log, LogEntry, LogIndex, MemoryLog, PageLimits
+from skipring.core.log import EntryPage, Log, LogEntry, MemoryLog, PageLimits
 from skipring.core.publications import SEQ_BELIEVED_MAX
 from tests.support.batches import batch, batch_of, opaque_batch
 
@@ -55,7 +55,7 @@ def test_empty_log_holds_nothing() -> None:
     assert entries(log) == []
     assert list(log.entries()) == []
     assert log.read_page(0, 9, NO_LIMITS) == EntryPage([], 9)
-    assert log.newest() == {}
+    assert log.newest("a") == {}
 
 
 @both_ways
@@ -144,26 +144,21 @@ def test_corrupt_number_of_records_does_not_stop_the_log(count: int) -> None:
     assert entries(log) == [(0, A0), (2, B5)]
 
 
-def test_newest_number_of_each_sequence_is_that_of_its_last_record() -> None:
-    assert MemoryLog([A1, B5, A0]).newest() == {("a", 0): 3, ("b", 0): 6}
+def test_newest_number_of_an_incarnation_is_that_of_its_last_record() -> None:
+    log = MemoryLog([A1, B5, A0])
+    assert [log.newest(publisher) for publisher in ("a", "b", "c")] == [{0: 3}, {0: 6}, {}]
 
 
 def test_unordered_and_incredible_numbers_are_not_the_newest() -> None:
     sink = replace(batch(first=70), unordered=True).with_id("t")
     far = batch(first=SEQ_BELIEVED_MAX)
-    assert MemoryLog([A0, sink, far]).newest() == {("a", 0): 0}
+    assert MemoryLog([A0, sink, far]).newest("a") == {0: 0}
 
 
 def test_list_passed_to_a_log_is_not_changed() -> None:
     given_list = [A0]
     MemoryLog(given_list).append(A1)
     assert given_list == [A0]
-
-
-def test_index_of_a_log_has_ids_offsets_and_numbers() -> None:
-    index = LogIndex.of(given_at_once())
-    assert dict(index.trie.entries()) == {A0.id: 0, A1.id: 1, B5.id: 4}
-    assert index.newest == {("a", 0): 3, ("b", 0): 6}
 
 
 # -- pages -------------------------------------------------------------------------------------

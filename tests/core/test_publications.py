@@ -7,26 +7,27 @@ from hypothesis import strategies as st
 from skipring.core.publications import (
     COUNTER_BITS,
     COUNTERS,
+    INCARNATIONS_MAX,
     SEQ_BELIEVED_MAX,
     START_US,
     TOLERANCE_US,
     UNIT_US,
     OwnSequence,
-    SequenceId,
     incarnation_at,
     newest_of,
+    raise_newest,
 )
 
 NOW_US = START_US + 1000 * UNIT_US
 CURRENT = incarnation_at(NOW_US, 7)
-Newest = dict[SequenceId, int]
+Newest = dict[int, int]
 
 
 def seq_of(incarnation: int, counter: int) -> int:
     return incarnation << COUNTER_BITS | counter
 
 
-def issued(own: OwnSequence, newest: dict[SequenceId, int], count: int = 1) -> list[int]:
+def issued(own: OwnSequence, newest: Newest, count: int = 1) -> list[int]:
     return [own.issue(1, newest, NOW_US) for _ in range(count)]
 
 
@@ -50,7 +51,7 @@ def test_run_without_a_disk_issues_other_numbers_than_the_run_before() -> None:
 
 
 def test_incarnation_is_above_all_stored_ones() -> None:
-    stored = newest_of([("ann", seq_of(CURRENT, 5)), ("ann", seq_of(CURRENT + 3, 1)), ("bob", 9)])
+    stored = newest_of([seq_of(CURRENT, 5), seq_of(CURRENT + 3, 1)])
     own = OwnSequence("ann", CURRENT)
     first, second = issued(own, stored, 2)
     assert first > seq_of(CURRENT + 3, COUNTERS - 1)
@@ -60,7 +61,7 @@ def test_incarnation_is_above_all_stored_ones() -> None:
 def test_processes_that_know_the_same_stored_numbers_issue_different_ones() -> None:
     """Neither knows the other: one process was killed before the other received its numbers."""
     for highest in (CURRENT + 99, incarnation_at(NOW_US + TOLERANCE_US) - 9):  # near the limit
-        stored = newest_of([("ann", seq_of(highest, 5))])
+        stored = newest_of([seq_of(highest, 5)])
         numbers = [
             OwnSequence("ann", incarnation_at(NOW_US, chance)).issue(1, dict(stored), NOW_US)
             for chance in range(99)
@@ -69,7 +70,7 @@ def test_processes_that_know_the_same_stored_numbers_issue_different_ones() -> N
 
 
 def test_forged_number_ahead_of_the_clock_is_ignored_and_counted() -> None:
-    forged = {("ann", (1 << 40) - 1): SEQ_BELIEVED_MAX - 1}
+    forged = {(1 << 40) - 1: SEQ_BELIEVED_MAX - 1}
     own = OwnSequence("ann", CURRENT)
     assert issued(own, forged) == [seq_of(CURRENT, 0)]
     assert own.ahead == 1
@@ -80,7 +81,7 @@ def test_forged_number_ahead_of_the_clock_is_ignored_and_counted() -> None:
 def test_number_within_the_tolerance_of_the_clock_counts() -> None:
     soon = incarnation_at(NOW_US + TOLERANCE_US, 0)
     own = OwnSequence("ann", CURRENT)
-    (number,) = issued(own, {("ann", soon): seq_of(soon, 0)})
+    (number,) = issued(own, {soon: seq_of(soon, 0)})
     assert seq_of(soon, 0) < number < seq_of(incarnation_at(NOW_US + TOLERANCE_US) + 1, 0)
 
 
@@ -88,7 +89,7 @@ def test_publication_of_a_clone_under_the_same_incarnation_leads_to_a_new_one() 
     own, newest = OwnSequence("ann", CURRENT), Newest()
     issued(own, newest, 2)
     clone = seq_of(CURRENT, 9)
-    newest["ann", CURRENT] = clone
+    newest[CURRENT] = clone
     own.on_seen(clone)
     (number,) = issued(own, newest)
     assert number > seq_of(CURRENT, COUNTERS - 1)
@@ -116,7 +117,7 @@ def test_numbers_of_one_call_are_consecutive() -> None:
     own, newest = OwnSequence("ann", CURRENT), Newest()
     assert own.issue(200, newest, NOW_US) == seq_of(CURRENT, 0)
     assert own.issue(3, newest, NOW_US) == seq_of(CURRENT, 200)
-    assert newest == {("ann", CURRENT): seq_of(CURRENT, 202)}
+    assert newest == {CURRENT: seq_of(CURRENT, 202)}
 
 
 @pytest.mark.parametrize("incarnation", [0, CURRENT])
@@ -135,14 +136,14 @@ def test_numbers_of_one_call_never_belong_to_two_incarnations(
 
 
 def test_full_counter_of_incarnation_0_leads_to_new_numbers_after_each_start() -> None:
-    newest = {("ann", 0): COUNTERS - 2}
+    newest = {0: COUNTERS - 2}
     for start in range(1, 4):
         own = OwnSequence("ann", 0)
         assert own.issue(3, newest, 0) == seq_of(start, 0)
 
 
 def test_numbers_from_2_to_the_62_on_are_ignored() -> None:
-    assert newest_of([("ann", SEQ_BELIEVED_MAX), ("ann", 3)]) == {("ann", 0): 3}
+    assert newest_of([SEQ_BELIEVED_MAX, 3, 2]) == {0: 3}
 
 
 stored_numbers = st.integers(0, SEQ_BELIEVED_MAX - 1)
@@ -171,7 +172,7 @@ arrivals = st.lists(st.tuples(stored_numbers | near_numbers, st.integers(1, 300)
 def test_no_number_is_issued_twice_for_any_arrivals(
     incarnation: int, stored: list[int], arrives: list[tuple[int, int]]
 ) -> None:
-    newest = newest_of(("ann", seq) for seq in stored)
+    newest = newest_of(stored)
     own = OwnSequence("ann", incarnation)
     known = set(newest.values())
     for seq, count in [*arrives, (0, 1)]:
@@ -180,8 +181,22 @@ def test_no_number_is_issued_twice_for_any_arrivals(
         assert not made & known
         assert first >> COUNTER_BITS == (first + count - 1) >> COUNTER_BITS
         known |= made
-        sequence = "ann", seq >> COUNTER_BITS
-        if newest.get(sequence, -1) < seq:
-            newest[sequence] = seq
+        if raise_newest(newest, seq):
             known.add(seq)
         own.on_seen(seq)
+
+
+def test_full_incarnation_is_not_used_again_though_it_is_forgotten() -> None:
+    limit = incarnation_at(NOW_US + TOLERANCE_US)
+    own = OwnSequence("ann", limit - 5)
+    ahead = newest_of(seq_of(limit + 1 + number, 0) for number in range(INCARNATIONS_MAX))
+    first = own.issue(COUNTERS, ahead, NOW_US)
+    following = own.issue(1, ahead, NOW_US)
+    assert len(ahead) == INCARNATIONS_MAX
+    assert first >> COUNTER_BITS == limit - 5 < following >> COUNTER_BITS
+
+
+def test_incarnations_are_bounded_and_the_highest_are_known() -> None:
+    numbers = [seq_of(incarnation, 7) for incarnation in range(4 * INCARNATIONS_MAX)]
+    for order in (numbers, numbers[::-1], sorted(numbers, key=lambda seq: seq % 1009)):
+        assert sorted(newest_of(order).values()) == numbers[-INCARNATIONS_MAX:]

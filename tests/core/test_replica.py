@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
@@ -490,16 +491,34 @@ def test_T12_any_progress_of_reading_the_log_leads_to_a_full_index(
 # -- numbers -----------------------------------------------------------------------------------
 
 
-def test_wrong_numbers_of_two_sequences_of_one_publisher_survive_state_and_load() -> None:
+def test_wrong_numbers_of_three_incarnations_survive_state_and_load() -> None:
     first, second = settled(3), settled(COUNTERS + 5)
     wrong = (
-        NumberState("ann", 0, None),
-        NumberState("ann", 1, COUNTERS + 9),
-        NumberState("ann", 2, 7),
+        NumberState(0, None),
+        NumberState(1, COUNTERS + 9),
+        NumberState(2, 7),
     )
-    held = Replica(TOPIC, MemoryLog((first, second)))
+    held = Replica(TOPIC, MemoryLog((first, second)), node="ann")
     held.load(ReplicaState(numbers=wrong))
     assert sorted(held.state().numbers, key=lambda each: each.incarnation) == list(wrong)
+
+
+def bytes_taken(batches: list[RecordBatch]) -> int:
+    """Return the memory that a replica takes for batches that it stores."""
+    kept = Kept()
+    assert kept.machine.issue_numbers(1, 0) == 0
+    tracemalloc.start()
+    try:
+        kept.add(*batches)
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_batches_of_many_publishers_take_the_memory_of_those_of_one() -> None:
+    one = bytes_taken([settled(number, "client") for number in range(1000)])
+    many = bytes_taken([settled(number * COUNTERS, f"{number}") for number in range(1000)])
+    assert many < one + 20 * 1000  # an entry of a dict alone takes more
 
 
 def test_numbers_of_incarnation_0_continue_after_the_last_record_of_stored_batches() -> None:

@@ -12,15 +12,17 @@ from skipring.core.effects import Deliver, Discard, Origin, Rejected, Send, Stor
 from skipring.core.events import (
     Flush,
     Received,
+    ResendRequested,
     SubmitRequested,
     SubscribeRequested,
     SyncRequested,
     Tick,
 )
 from skipring.core.log import MemoryLog
-from skipring.core.log_messages import GetLogInfo, LogInfo, LogPage, Refused
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
     MESSAGE_TYPES,
+    CheckAndPublish,
     CheckHeld,
     CheckTrie,
     Draining,
@@ -33,6 +35,7 @@ from skipring.core.messages import (
     TrieEqual,
     Want,
 )
+from skipring.core.peers import SUPERVISOR
 from skipring.core.prefix import ALL
 from skipring.core.publications import ID_BYTES
 from skipring.core.replication import Replication
@@ -47,6 +50,7 @@ from tests.support.machines import TOPIC
 from tests.support.publications import arrive, deferring, made, made_many, news, store
 from tests.wire.samples import SAMPLES
 
+LOG_MESSAGE_TYPES = (GetLogInfo, LogInfo, FetchLog, LogPage, Refused)
 WRONG_ID = b"x" * ID_BYTES
 
 
@@ -189,6 +193,56 @@ def test_own_publications_are_accepted_while_a_large_log_is_indexed(
     assert host.machine.handle(SubmitRequested((made(39),))) == []
     assert len(host.machine.trie()) == 41
     assert len(host.delivered) == 1
+
+
+def messages_to_a_starting_node() -> list[Message | GetLogInfo]:
+    """Return a message of every type, and those that a forger derives from what it received."""
+    everything = RangeSummary.make(ALL)
+    replies = [Held("n1", session, False, (everything,), b"", b"") for session in range(4)]
+    return [
+        *(each for each in SAMPLES if type(each) in (*MESSAGE_TYPES, *LOG_MESSAGE_TYPES)),
+        RequestHandover("n1", 1),
+        *replies,
+        CheckHeld("n1", 1, (everything,), made(39).id),
+        CheckTrie("n1", (everything,), 1),
+        CheckAndPublish("n1", (everything,), 1, (everything,)),
+        IHave("n1", made(70).id[:8], b"\0"),
+        Want("n1", made(39).id[:8] + made(70).id[:8], b"\0\0"),
+        Publications((made(39), made(70)), 1),
+        GetLogInfo(1, 4, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "message", messages_to_a_starting_node(), ids=lambda message: type(message).__name__
+)
+def test_no_message_to_a_node_with_a_backlog_indexes_it(
+    message: Message | GetLogInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_module, "FAR_BEHIND", 10)
+    host = deferring(log=MemoryLog(made_many(40)), repairs=True, hashed_ids=6)
+    host.handle(Received(RequestHandover("n1", 1), "n1"))
+    for sender in ("n1", SUPERVISOR):
+        host.handle(Received(message, sender))
+        host.machine.replica.end_event()
+    assert host.machine.count == 10
+    assert host.machine.replica.is_starting
+
+
+def test_resent_and_lost_batches_do_not_index_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_module, "FAR_BEHIND", 10)
+    log = MemoryLog(made_many(40))
+    host = deferring(log=log, repairs=True, hashed_ids=6)
+    host.publish(b"own")
+    own = host.stored[-1].id
+    assert kinds(host.handle(ResendRequested((own, made(0).id, made(39).id)))) == [Send]
+    lost = next(key for key, _ in host.machine.replica.indexed_trie.entries() if key != own)
+    offset = host.machine.replica.offset_of(lost)
+    assert offset is not None
+    log.discard(offset)
+    assert host.handle(ResendRequested((lost,))) == [Discard(offset)]
+    assert host.machine.replica.offset_of(lost) is None
+    assert host.machine.replica.is_starting
 
 
 def test_new_member_with_a_large_log_surveys_its_neighbours_once_it_is_indexed(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.config import Rule, Rules
-from skipring.core.effects import Store, Unsubscribed
+from skipring.core.effects import Unsubscribed
 from skipring.core.events import (
     Event,
     Flush,
@@ -347,16 +347,6 @@ def test_wrong_derived_values_are_corrected_within_16_ticks(
     hello = PublishRequested((BatchRecord(b"hello"),))
     assert wrong.request(hello) == right.request(hello)
     assert wrong.tick() == right.tick()
-
-
-def test_end_of_the_log_is_current_at_every_event() -> None:
-    host = subscriber(QUARTER)
-    replica = host.machine.replica
-    for offset in range(3):
-        replica._end = 70
-        effects = host.handle(PublishRequested((BatchRecord(b"hello"),)))
-        assert [each.offset for each in effects if isinstance(each, Store)] == [offset]
-    assert [each.publisher for each in host.machine.publications] == [ME] * 3
 
 
 # -- R11: reporting known nodes ----------------------------------------------------------------

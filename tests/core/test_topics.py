@@ -114,9 +114,9 @@ def test_message_without_a_request_leaves_no_topic_behind() -> None:
 # -- incarnations (decision 46) ------------------------------------------------------------------
 
 
-def number_in(topics: SubscriberTopics, topic: str) -> int:
+def number_in(topics: SubscriberTopics, topic: str, incarnation: int) -> int:
     """Join a topic, publish and leave; return the number of the publication."""
-    topics.handle(topic, SubscribeRequested())
+    topics.handle(topic, SubscribeRequested(incarnation))
     effects = topics.handle(topic, PublishRequested((BatchRecord(b"x", time=TIME_US),)))
     ((stored,),) = [each.batches for each in effects if isinstance(each, Store)]
     topics.handle(topic, UnsubscribeRequested())
@@ -125,20 +125,11 @@ def number_in(topics: SubscriberTopics, topic: str) -> int:
     return stored.first
 
 
-def test_topics_use_the_incarnation_of_the_process_and_a_rejoined_topic_another() -> None:
-    topics = SubscriberTopics("m", rng=Random(1), config=ProtocolConfig(), incarnation=INCARNATION)
-    found = [number_in(topics, topic) >> COUNTER_BITS for topic in ("a", "b", "a", "a", "b", "c")]
-    assert [each - INCARNATION for each in found] == [0, 0, 1, 2, 1, 0]
-
-
-def test_no_number_is_used_twice_after_left_topics_are_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(topics_module, "LEFT_MAX", 2)
-    topics = SubscriberTopics("m", rng=Random(1), config=ProtocolConfig(), incarnation=INCARNATION)
-    names = [f"t{number % 5}" for number in range(20)]
-    used = [(name, number_in(topics, name)) for name in names]
-    assert len(set(used)) == len(used)
+def test_each_join_uses_the_incarnation_of_its_request() -> None:
+    topics = node()
+    joins = list(enumerate(("a", "b", "a", "a", "b", "c"), INCARNATION))
+    found = [number_in(topics, topic, incarnation) >> COUNTER_BITS for incarnation, topic in joins]
+    assert found == [incarnation for incarnation, _ in joins]
 
 
 # -- quotas --------------------------------------------------------------------------------
@@ -173,6 +164,18 @@ def test_subjects_of_one_interval_are_bounded_and_one_refusal_is_sent() -> None:
     assert quotas.refuse_subject("b") is None
     quotas.on_tick([])
     assert quotas.refuse_subject("a") is None
+
+
+@pytest.mark.parametrize("first", [-(10**9), -1, 0, 1, 3, 10**9])
+def test_wrong_index_of_the_first_topic_is_corrected_at_the_next_tick(first: int) -> None:
+    topics = supervisor()
+    for topic in ("a", "b", "c"):
+        topics.handle(topic, Received(Subscribe("m"), "m"))
+    topics._first = first
+    orders = [topics.begin_tick() for _ in range(4)]
+    assert all(sorted(order) == ["a", "b", "c"] for order in orders)
+    assert sorted(order[0] for order in orders[:3]) == ["a", "b", "c"]
+    assert orders[3] == orders[0]
 
 
 def test_wrong_charges_are_corrected_within_a_tick() -> None:

@@ -1,15 +1,17 @@
 """Attributes: only its own object assigns an attribute, and a property assigns nothing.
 
 Syntax trees have no types, so attributes are told apart by name. An assignment from outside is
-allowed for fields of records of the same module, and for another instance of the own class.
+allowed for fields of records of the same module, and for another instance of the own class. The
+class of a part is known from its annotation, or from the call that makes it.
 """
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cache
+from typing import TypeAlias, TypeGuard
 
 import pytest
 
@@ -18,6 +20,7 @@ from tests.support.source_tree import ROOT, Function, modules
 
 COUNTS = ROOT / "tests" / "house" / "attribute_counts.toml"
 PROPERTIES = {"property", "cached_property"}
+Method: TypeAlias = tuple[str, str]  # class and name
 RECORDS = {"Struct", "dataclass", "NamedTuple"}
 MUTATORS = {
     *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft"),
@@ -79,25 +82,65 @@ def outside_assignments(tree: ast.Module, known: Iterable[str]) -> list[tuple[in
     )
 
 
-def working_properties(tree: ast.Module) -> list[tuple[int, str]]:
-    """Return line and name of each property that assigns, or calls a method that assigns."""
-    found = []
-    for owner in classes_in(tree):
-        methods = {method.name: method for method in methods_of(owner)}
-        working = {name for name, method in methods.items() if assigns(method)}
-        while more := {
-            name for name in methods.keys() - working if used_by(methods[name]) & working
-        }:
-            working |= more
-        found += [
-            (methods[name].lineno, f"{owner.name}.{name}")
-            for name in working
-            if any(
-                isinstance(each, ast.Name) and each.id in PROPERTIES
-                for each in methods[name].decorator_list
-            )
-        ]
-    return sorted(found)
+def methods_in(trees: Iterable[ast.AST]) -> dict[Method, Function]:
+    """Return the methods of all classes by class and name; names of classes are unique."""
+    owners = [owner for tree in trees for owner in classes_in(tree)]
+    return {(owner.name, method.name): method for owner in owners for method in methods_of(owner)}
+
+
+def working_methods(trees: Iterable[ast.AST]) -> set[Method]:
+    """Return the methods that assign, or use such a method of their class or of a part."""
+    trees = list(trees)
+    methods = methods_in(trees)
+    names = {name for name, _ in methods}
+    parts = {each.name: parts_of(each, names) for tree in trees for each in classes_in(tree)}
+    uses = {key: used_by(method, key[0], parts[key[0]]) for key, method in methods.items()}
+    working = {key for key, method in methods.items() if assigns(method)}
+    while more := {key for key in uses.keys() - working if uses[key] & working}:
+        working |= more
+    return working
+
+
+def parts_of(owner: ast.ClassDef, classes: set[str]) -> dict[str, set[str]]:
+    """Return the classes of the attributes of a class, as annotations and calls name them."""
+    found: dict[str, set[str]] = {}
+    for method in methods_of(owner):
+        arguments = {each.arg: each.annotation for each in ast.walk(method.args) if is_typed(each)}
+        for node in ast.walk(method):
+            match node:
+                case ast.AnnAssign(target=ast.Attribute(value=holder, attr=name), annotation=kind):
+                    sources = [kind]
+                case ast.Assign(targets=[ast.Attribute(value=holder, attr=name)], value=value):
+                    sources = [value.func if isinstance(value, ast.Call) else value]
+                    sources += [arguments[value.id]] if is_argument(value, arguments) else []
+                case _:
+                    continue
+            if is_self(holder):
+                named = {each.id for part in sources for each in ast.walk(part) if is_name(each)}
+                found.setdefault(name, set()).update(named & classes)
+    return found
+
+
+def is_typed(node: ast.AST) -> TypeGuard[ast.arg]:
+    return isinstance(node, ast.arg) and node.annotation is not None
+
+
+def is_name(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name)
+
+
+def is_argument(value: ast.expr, arguments: Mapping[str, object]) -> TypeGuard[ast.Name]:
+    return isinstance(value, ast.Name) and value.id in arguments
+
+
+def working_properties(tree: ast.Module, working: Set[Method]) -> list[tuple[int, str]]:
+    """Return line and name of each property that assigns, or uses a method that assigns."""
+    return sorted(
+        (method.lineno, ".".join(key))
+        for key, method in methods_in([tree]).items()
+        if key in working
+        and any(is_name(each) and each.id in PROPERTIES for each in method.decorator_list)
+    )
 
 
 def assigns(method: Function) -> bool:
@@ -117,13 +160,18 @@ def assigns(method: Function) -> bool:
     return False
 
 
-def used_by(method: Function) -> set[str]:
-    """Return the attributes of its object that a method reads or calls."""
-    return {
-        node.attr
-        for node in ast.walk(method)
-        if isinstance(node, ast.Attribute) and is_self(node.value)
-    }
+def used_by(method: Function, owner: str, parts: Mapping[str, set[str]]) -> set[Method]:
+    """Return the methods of its object, and of parts of it, that a method reads or calls."""
+    found: set[Method] = set()
+    for node in ast.walk(method):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
+                found.add((owner, name))
+            case ast.Attribute(
+                value=ast.Attribute(value=ast.Name(id="self"), attr=part), attr=name
+            ):
+                found |= {(kind, name) for kind in parts.get(part, ())}
+    return found
 
 
 @cache
@@ -134,6 +182,15 @@ def known_attributes() -> frozenset[str]:
     )
 
 
+@cache
+def all_working() -> frozenset[Method]:
+    """Return the methods of skipring that change an object.
+
+    The classes of ``blocking`` have the names of others, and their queries call the loop's thread.
+    """
+    return frozenset(working_methods(tree for name, tree in modules() if name != "blocking.py"))
+
+
 def places(table: str) -> list[tuple[str, int, str]]:
     """Return module, line and text of each violation of one rule."""
     found = []
@@ -141,7 +198,7 @@ def places(table: str) -> list[tuple[str, int, str]]:
         if table == "outside_assignments":
             lines = outside_assignments(tree, known_attributes())
         else:
-            lines = working_properties(tree)
+            lines = working_properties(tree, all_working())
         found += [(module, line, text) for line, text in lines]
     return found
 
@@ -194,11 +251,27 @@ def test_assignment_from_outside_is_found(source: str, expected: list[str]) -> N
         ("return self._x[1]", False),
         ("x = [1]\n    x.append(2)", False),
         ("return self._pure()", False),
+        ("return self._trie.find()", False),
+        ("return self._trie.index()", True),
+        ("return self._made.index()", True),
+        ("return self._known.size", True),
+        ("return self._other.index()", False),
     ],
 )
 def test_property_that_assigns_is_found(body: str, is_working: bool) -> None:
     source = f"""
+class Trie:
+  def index(self): self._x = 1
+  def find(self): return self._x
+  @property
+  def size(self): return self.index()
 class Replica:
+  def __init__(self, trie: Trie, known: Trie | None, other: Log):
+    self._trie, self._x = None, 1
+    self._trie = trie
+    self._known = known
+    self._other = other
+    self._made = Trie()
   @property
   def trie(self):
     {body}
@@ -208,5 +281,6 @@ class Replica:
   def _third(self): del self._x
   def _pure(self): return self._x
 """
-    found = [text for _, text in working_properties(ast.parse(source))]
+    tree = ast.parse(source)
+    found = [text for _, text in working_properties(tree, working_methods([tree]))]
     assert ("Replica.trie" in found) == is_working

@@ -17,6 +17,7 @@ from skipring.core.batches import BatchRecord
 from skipring.core.effects import Effect
 from skipring.core.events import Event, Received, Tick
 from skipring.core.messages import PublishMany, PublishNew
+from skipring.core.publications import COUNTER_BITS
 from skipring.errors import StorageError, StoreFullError
 from skipring.net.addresses import supervisor_at
 from skipring.node.host import TOPICS_AT_ONCE, NodeHost
@@ -149,6 +150,27 @@ async def test_retry_publishes_the_same_publications_again(disk: Disk, tmp_path:
 
 
 # -- batches of peers ---------------------------------------------------------------------------
+
+
+async def test_batches_with_numbers_of_this_process_that_arrive_from_others_are_counted() -> None:
+    async with healthy_cluster(n=1) as cluster, hosts("peer") as (peer,):
+        node = cluster.node("n00")
+        peer.book.learn({"n00": node.address})
+        await cluster.publish("n00", b"own")
+        machine = node.machine(TOPIC)
+        assert machine is not None
+        current = machine.replica.own.incarnation << COUNTER_BITS
+        clones = [
+            batch_of(b"clone", publisher="n00", first=current + n, topic=TOPIC) for n in (0, 1)
+        ]
+        older = batch_of(b"older", publisher="n00", first=current - 1, topic=TOPIC)
+        other = batch_of(b"other", publisher="n01", first=current, topic=TOPIC)
+        peer.links.send("n00", encode(TOPIC, PublishMany((*clones, older, other))))
+        await until(lambda: len(cluster.delivered("n00")) == 5)
+        async with open_inspector([cluster.supervisor().address], TOPIC) as inspector:
+            diagnosis = diagnose(await inspector.inspect(TopicContents.DIFFERENCES))
+        text = "batches with its current sequence numbers arrived from other members: 2."
+        assert [each for each in diagnosis.warnings if text in each]
 
 
 async def test_invalid_batch_of_a_peer_is_dropped_and_counted_and_its_connection_stays() -> None:

@@ -26,6 +26,7 @@ from skipring.storage.topic_directory import QUARANTINE, directory_name
 from skipring.storage.topic_log import SegmentLog
 
 NEWS, CHAT = "news", "chat"
+OWNER = "node0"  # publishes every third batch
 SMALL = 800  # bytes of a segment: about six batches of two records
 
 
@@ -49,7 +50,7 @@ def write(store: LogStore, *counts: int, topic: str = NEWS) -> None:
 
 def opened(directory: Path) -> LogStore:
     """Open a store with small segments."""
-    return LogStore.open(directory, segment_bytes_max=SMALL)
+    return LogStore.open(directory, OWNER, segment_bytes_max=SMALL)
 
 
 def made(directory: Path, *counts: int, topic: str = NEWS) -> Path:
@@ -149,7 +150,7 @@ def loaded(path: Path, topic: str = NEWS) -> LoadedSegment | None:
     files = FileCache(os.O_RDONLY)
     try:
         header = SegmentHeader(topic, int(path.stem), START_OF_CHAIN)
-        return load_segment(files, path, header)
+        return load_segment(files, path, header, owner=OWNER)
     finally:
         files.close()
 

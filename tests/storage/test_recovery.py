@@ -27,6 +27,7 @@ from skipring.storage.topic_directory import QUARANTINE, RECORD_FILE
 from tests.storage.logs import (
     HEADER,
     NEWS,
+    OWNER,
     SMALL,
     FailingDisk,
     batch,
@@ -469,8 +470,8 @@ def test_entries_up_to_an_offset_are_loaded(path: Path) -> None:
 
 def test_unordered_and_impossible_numbers_are_not_the_newest(path: Path) -> None:
     rows = [BatchRecord(b"x")]
-    sink = RecordBatch.of(rows, publisher="a", first=9, topic=NEWS, unordered=True)
-    large = RecordBatch.of(rows, publisher="a", first=1 << 62, topic=NEWS)
+    sink = RecordBatch.of(rows, publisher=OWNER, first=9, topic=NEWS, unordered=True)
+    large = RecordBatch.of(rows, publisher=OWNER, first=1 << 62, topic=NEWS)
     segment_file(path, *entries_of(sink, large))
     assert load(path).segment.index.newest == {}
 

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.storage.recovery import load_segment
 from skipring.storage.segment import (
     EntryIndex,
     FileCache,
     LogSegment,
-    merge_newest,
-    raise_newest,
     read_footer,
     segment_name,
     write_pieces,
 )
-from tests.storage.logs import NEWS, batch, entries_of, flip, loaded, segment_file
+from tests.storage.logs import HEADER, NEWS, OWNER, batch, entries_of, flip, loaded, segment_file
 
 ENTRIES = entries_of(*[batch(2 * number) for number in range(5)])
 
@@ -46,7 +45,7 @@ def test_footer_has_the_index_of_a_scan(path: Path, files: FileCache) -> None:
     segment_file(path, *ENTRIES)
     segment, other = scanned(path), scanned(path)
     assert list(other.index.offsets) == [0, 2, 4, 6, 8]
-    assert other.index.newest == {("node0", 0): 7, ("node1", 0): 5, ("node2", 0): 9}
+    assert other.index.newest == {0: 7}
     segment.seal(files)
     sealed = scanned(path)
     assert sealed.footer_bytes == segment.footer_bytes > 0
@@ -58,7 +57,7 @@ def test_footer_has_the_index_of_a_scan(path: Path, files: FileCache) -> None:
 
 
 def test_index_takes_at_most_16_bytes_for_a_batch() -> None:
-    index = EntryIndex(0, 0, bytes(16), 0)
+    index = EntryIndex(0, 0, bytes(16), 0, OWNER)
     for entry in ENTRIES:
         index.add(entry, index.size, 100)
     arrays = (index.positions, index.offsets)
@@ -117,27 +116,42 @@ def test_ids_are_read_from_the_entries_if_the_footer_is_damaged_later(
     assert list(segment.ids(files)) == [entry.batch.id for entry in ENTRIES]
 
 
-def test_newest_numbers_are_the_largest_of_ordered_batches() -> None:
-    rows = [BatchRecord(b"x")] * 3
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_index_has_no_numbers_of_other_publishers(
+    path: Path, files: FileCache, is_sealed: bool
+) -> None:
+    """A client could otherwise fill the memory with one sequence for each batch."""
+    records = [BatchRecord(b"x")]
+    batches = [
+        RecordBatch.of(records, publisher=f"client{number}", first=number << 22, topic=NEWS)
+        for number in range(100)
+    ]
+    segment_file(path, *entries_of(*batches, batch(9)))
+    segment = scanned(path)
+    assert segment.index.newest == {0: 10}
+    if is_sealed:
+        segment.seal(files)
+        footer = read_footer(files, path, path.stat().st_size)
+        assert footer is not None
+        assert (footer.owner, footer.newest) == (OWNER, [10])
 
-    def made(first: int, *, unordered: bool = False) -> RecordBatch:
-        return RecordBatch.of(rows, publisher="a", first=first, topic=NEWS, unordered=unordered)
 
-    newest = {("b", 0): 4}
-    for each in (made(7), made(5), made(90, unordered=True), made(1 << 62)):
-        raise_newest(newest, each)
-    assert newest == {("a", 0): 9, ("b", 0): 4}
-    merge_newest(newest, {("a", 0): 3, ("b", 0): 5, ("c", 1): 6})
-    assert newest == {("a", 0): 9, ("b", 0): 5, ("c", 1): 6}
+def test_footer_of_another_owner_has_no_numbers_of_this_one(path: Path, files: FileCache) -> None:
+    segment_file(path, *ENTRIES)
+    scanned(path).seal(files)
+    found = load_segment(files, path, HEADER, owner="node1")
+    assert found is not None
+    assert found.segment.footer_bytes > 0
+    assert found.segment.index.newest == {}
 
 
 def test_index_is_extended_by_the_entries_after_it(path: Path) -> None:
     places = segment_file(path, *ENTRIES)
     whole = scanned(path).index
-    first = EntryIndex(0, 0, bytes(16), places[0])
+    first = EntryIndex(0, 0, bytes(16), places[0], OWNER)
     for number in range(2):
         first.add(ENTRIES[number], places[number], places[number + 1] - places[number])
-    second = EntryIndex(0, first.end, first.chain, first.size)
+    second = EntryIndex(0, first.end, first.chain, first.size, OWNER)
     for number in range(2, 5):
         second.add(ENTRIES[number], places[number], places[number + 1] - places[number])
     first.extend(second)

@@ -42,7 +42,8 @@ def footer() -> SegmentFooter:
         offsets=b"o" * 4,
         end=9,
         chain=b"e" * 16,
-        newest=[("a", 0, 8)],
+        owner="a",
+        newest=[8],
     )
 
 

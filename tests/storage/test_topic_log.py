@@ -30,6 +30,7 @@ from skipring.storage.store import LogStore
 from skipring.storage.topic_log import SegmentLog
 from tests.storage.logs import (
     NEWS,
+    OWNER,
     FailingDisk,
     batch,
     flip,
@@ -140,7 +141,22 @@ def test_chain_of_a_damaged_entry_is_zeros(tmp_path: Path) -> None:
         assert log.chain_at(4) != bytes(8)
 
 
-def test_newest_numbers_of_each_sequence(tmp_path: Path) -> None:
+def test_absent_records_between_two_offsets_are_counted(tmp_path: Path) -> None:
+    path = made(tmp_path, 30)
+    _, second, third, *_ = segments(path)
+    lost = range(int(second.stem), int(third.stem))
+    second.unlink()
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        assert log.discard(0) == 2
+        assert log.count_absent(0, log.end) == 2 + len(lost)
+        assert log.count_absent(1, lost[1]) == 1 + 1
+        assert log.count_absent(lost.stop, log.end) == 0
+        pages = [log.read_page(lost.start, log.end, PageLimits(1, 1, 1, 1))]
+        assert (pages[0].entries, pages[0].next) == ([], lost.stop)
+
+
+def test_newest_numbers_of_each_incarnation_of_the_owner(tmp_path: Path) -> None:
     def one(publisher: str, first: int, *, unordered: bool = False) -> RecordBatch:
         records = [BatchRecord(b"x")] * 3
         return RecordBatch.of(
@@ -150,19 +166,21 @@ def test_newest_numbers_of_each_sequence(tmp_path: Path) -> None:
     incarnation = 5 << 22
     with opened(tmp_path) as store:
         log = store.log(NEWS)
-        log.append(one("a", 10))
-        log.append(one("a", 2))
-        log.append(one("s", 900, unordered=True))
-        log.append(one("b", incarnation + 7))
-        expected = {("a", 0): 12, ("b", 5): incarnation + 9}
-        assert log.newest() == expected
+        log.append(one(OWNER, 10))
+        log.append(one(OWNER, 2))
+        log.append(one(OWNER, 900, unordered=True))
+        log.append(one("b", 77))
+        log.append(one(OWNER, incarnation + 7))
+        expected = {0: 12, 5: incarnation + 9}
+        assert log.newest(OWNER) == expected
         store.commit()
-        log.append(one("a", 40))
-        assert log.newest() == expected | {("a", 0): 42}
-        log.discard(12)
+        log.append(one(OWNER, 40))
+        assert log.newest(OWNER) == expected | {0: 42}
+        assert log.newest("b") == {}
+        log.discard(15)
         store.commit()
     with opened(tmp_path) as store:
-        assert store.log(NEWS).newest() == expected | {("a", 0): 42}
+        assert store.log(NEWS).newest(OWNER) == expected | {0: 42}
 
 
 class Reads:
@@ -661,7 +679,7 @@ def test_reads_and_appends_while_another_thread_commits(tmp_path: Path) -> None:
                 if first % 50 == 0:
                     assert [e.offset for e in log.read_range(0, log.end)] == evens(log.end)
                     assert [offset for _, offset in log.entries()] == evens(log.end)
-                    assert max(log.newest().values()) == log.end - 1
+                    assert 0 < max(log.newest(OWNER).values()) < log.end
         finally:
             is_over.set()
             thread.join(60)

@@ -29,7 +29,9 @@ from skipring.core.state import (
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
 from skipring.world.adversaries import ADVERSARIES
-from tests.support.machines import loaded_supervisor, subscriber
+from tests.support.batches import batch
+from tests.support.machines import TOPIC, loaded_supervisor, subscriber
+from tests.support.publications import QUARTER
 
 State: TypeAlias = SubscriberState | SupervisorState
 Path: TypeAlias = tuple[str | tuple[object], ...]  # of fields; a key of a dict is in a tuple
@@ -67,6 +69,27 @@ def _is_carried(kind: str, attribute: str, path: Path, one: State, two: State) -
             setattr(part, attribute, deepcopy(getattr(other, attribute)))
             return bool(_at(shown(first), path) == _at(two, path))
     return False
+
+
+def heals(kind: str, attribute: str, value: object, *, ticks: int) -> bool:
+    """Return True if an attribute equals that of a twin some ticks after it was overwritten.
+
+    An iterable stands for an iterator of the attribute. The machine is that of a healthy subscriber
+    with publications.
+    """
+    publications = tuple(batch(b"x", first=seq, topic=TOPIC) for seq in range(40))
+    right, wrong = (subscriber(replace(QUARTER, publications=publications)) for _ in range(2))
+    for host in (right, wrong):
+        host.tick()
+    for part in parts(wrong.machine, kind):
+        is_iterator = isinstance(value, tuple) and attribute == "_unread"
+        setattr(part, attribute, iter(value) if is_iterator else deepcopy(value))
+    for host in (right, wrong):
+        host.tick(ticks)
+        host.publish(b"news")
+        host.tick()
+    pairs = zip(parts(right.machine, kind), parts(wrong.machine, kind), strict=True)
+    return all(getattr(one, attribute) == getattr(other, attribute) for one, other in pairs)
 
 
 def machine(state: State) -> Subscriber | Supervisor:

@@ -350,11 +350,11 @@ def test_memory_may_name_nodes_that_are_not_in_the_world() -> None:
     )
 
 
-def test_memory_has_numbers_of_several_sequences_of_one_publisher() -> None:
-    numbers = [["a", 1, 4194309], ["a", 2, None]]
+def test_memory_has_numbers_of_several_incarnations() -> None:
+    numbers = [[1, 4194309], [2, None]]
     memory = state_of_a(memory={"holdings": {"numbers": numbers}}).memory
     assert memory is not None
-    assert memory.holdings.numbers == (NumberState("a", 1, 4194309), NumberState("a", 2, None))
+    assert memory.holdings.numbers == (NumberState(1, 4194309), NumberState(2, None))
 
 
 # --- labels that l never produces ------------------------------------------------------

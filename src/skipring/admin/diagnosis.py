@@ -277,6 +277,12 @@ def _record_warnings(node: NodeId, status: NodeStatus) -> Iterator[str]:
             f"{node}: {health.ahead} incarnations of its name are ahead of its clock and are "
             "ignored. Its clock is slow, or a publication was forged."
         )
+    if health.overlapping:
+        yield (
+            f"{node}: batches with its current sequence numbers arrived from other members: "
+            f"{health.overlapping}. A clone of its process publishes, a publication was forged, or "
+            "its disk has lost these batches."
+        )
 
 
 def _clock_warnings(offsets_us: Mapping[NodeId, int]) -> Iterator[str]:

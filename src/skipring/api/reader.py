@@ -13,7 +13,7 @@ from msgspec import Struct
 from skipring.core.batches import BatchRecord, RecordBatch, batch_part
 from skipring.core.effects import Deliver, Origin
 from skipring.core.limits import CHAIN_BYTES, shown
-from skipring.core.log import Log
+from skipring.core.log import Log, PageLimits
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import CursorError, InputError
 from skipring.storage.store import LogStore
@@ -25,6 +25,7 @@ READ_AT_ONCE: Final = 64  # Guess: after this many batches a reader yields to ot
 # of the work of a new member's event loop.
 FRESH_MAX: Final = 16384
 FRESH_BYTES_MAX: Final = 1 << 22
+_ONE: Final = PageLimits(1, 1, 1, 1)  # entry
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -244,7 +245,8 @@ class Reader:
     @property
     def lag(self) -> int:
         """Return the number of unread publications."""
-        return self._end - self._next - self._skipped_count
+        absent = self._log.count_absent(self._next, self._end)
+        return max(self._end - self._next - self._skipped_count - absent, 0)
 
     @property
     def buffered(self) -> int:
@@ -351,15 +353,18 @@ class Reader:
         return found
 
     def _read_log(self) -> None:
-        """Read the batch at the current offset; skip its offsets if it cannot be read."""
-        entry = self._log.read(self._next)
-        if entry is None:  # corrupt: the node discards it, and it arrives again
-            self._advance(self._next + 1)
-        elif records := _records(entry.batch):
-            start, is_replayed = entry.offset, entry.offset < self._first
-            self._stored = _ReadableBatch(start, entry.end, entry.batch, records, None, is_replayed)
-        else:
-            self._advance(entry.end)
+        """Read the batch at the current offset; skip lost and unreadable offsets up to the next."""
+        entries, following = self._log.read_page(self._next, self._log.end, _ONE)
+        for entry in entries:  # at most one
+            start, records = entry.offset, _records(entry.batch)
+            following = start if records else entry.end
+            if records:
+                is_old = start < self._first
+                self._stored = _ReadableBatch(start, entry.end, entry.batch, records, None, is_old)
+        # A corrupt batch is skipped: the node discards it, and it arrives again.
+        ahead = [self._fresh[0].start] if self._fresh else []
+        ahead += [self._skipped[0].start] if self._skipped else []
+        self._advance(max(self._next, min([following, *ahead])))
 
     def _advance(self, offset: int) -> None:
         """Continue at an offset; drop the batches before it."""

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from math import inf
 from pathlib import Path
 from random import Random
@@ -98,7 +99,7 @@ class Session:
             trace = None
             if self._data_dir is not None:
                 self._name = node_id(self._data_dir, self._name or None)
-                store = await opened(LogStore.open, self._data_dir)
+                store = await opened(partial(LogStore.open, owner=self._name), self._data_dir)
                 self._store = resources.enter_context(store)
                 trace = await asyncio.to_thread(DeliveryLog.open, self._data_dir, store)
             self._host = NodeHost(

@@ -18,6 +18,7 @@ from skipring.core.events import DrainRequested
 from skipring.core.handover import Handovers
 from skipring.core.messages import REMAINING_MAX, Draining, Held
 from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.prefix import ALL
 from skipring.core.replica import Replica
 from skipring.core.state import DrainState
 
@@ -79,7 +80,7 @@ class Drain:
         """
         if self._receiver is not None and self._receiver in self._handovers:
             return self._handovers.unconfirmed(self._receiver)
-        return self._replica.count if self._everything else len(self._ids)
+        return self._replica.records_of(self._ids, (ALL,) if self._everything else ())
 
     def is_known_to_leave(self, node: NodeId) -> bool:
         """Return True if a node has announced that it leaves."""

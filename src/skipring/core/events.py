@@ -33,7 +33,12 @@ class Received(Struct, frozen=True, gc=False):
 
 
 class SubscribeRequested(Struct, frozen=True, gc=False):
-    """Request from the application to join the topic."""
+    """Request from the application to join the topic.
+
+    The incarnation is above those of earlier joins of this process (decision 46); 0 in simulations.
+    """
+
+    incarnation: int = 0
 
 
 class UnsubscribeRequested(Struct, frozen=True, gc=False):

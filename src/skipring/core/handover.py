@@ -158,10 +158,11 @@ class Handovers:
             del handover.ids[key]
         if held:
             out.effects.append(HeldBy(message.sender, held, message.durable))
-        is_progress = bool(held)
+        # Splitting would index a backlog at once: the range is asked about again later.
+        is_progress, is_behind = bool(held), self._replica.has_index_backlog
         for claim in message.claims:
             prefix = claim.prefix
-            if prefix in handover.ranges:
+            if prefix in handover.ranges and (claim.digests or not is_behind):
                 del handover.ranges[prefix]
                 is_progress = True
                 if not claim.digests:
@@ -243,19 +244,8 @@ class Handovers:
 
     def unconfirmed(self, to: NodeId) -> int:
         """Return an upper bound on the publications that a receiver has not confirmed."""
-        handover, trie = self.by_receiver.get(to), self._replica.index()
-        if handover is None:
-            return 0
-        listed = set(handover.ids)
-        for prefix in handover.ranges:
-            listed.update(trie.keys(prefix))
-        return sum(map(self._records_of, listed))
-
-    def _records_of(self, key: bytes) -> int:
-        """Return the number of records of a batch."""
-        offset = self._replica.offset_of(key)
-        entry = self._replica.log.read(offset) if offset is not None else None
-        return entry.batch.count if entry is not None else 1
+        handover = self.by_receiver.get(to)
+        return self._replica.records_of(handover.ids, handover.ranges) if handover else 0
 
     def finished(self, out: Outbox, *, is_complete: bool) -> list[NodeId]:
         """Remove the finished handovers; return their receivers."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from skipring.core.batches import RecordBatch
-from skipring.core.publications import SequenceId, newest_of
-from skipring.core.trie import PublicationTrie
+from skipring.core.peers import NodeId
+from skipring.core.publications import newest_of
 
 ANY_BYTE: Final = range(256)
 
@@ -48,20 +48,6 @@ class EntryPage(NamedTuple):
     next: int
 
 
-class LogIndex(NamedTuple):
-    """Trie over the ids of a log, and the largest number of each sequence."""
-
-    trie: PublicationTrie
-    newest: dict[SequenceId, int]
-
-    @classmethod
-    def of(cls, log: Log) -> LogIndex:
-        """Read a log and index it."""
-        trie = PublicationTrie()
-        trie.add_many(log.entries())
-        return cls(trie, log.newest())
-
-
 class Log(Protocol):
     """Batches of one topic that a subscriber has stored."""
 
@@ -89,6 +75,9 @@ class Log(Protocol):
     def records(self) -> int:
         """Return the number of records, without absent ones."""
 
+    def count_absent(self, start: int, end: int) -> int:
+        """Return the number of lost and quarantined records between two offsets."""
+
     def chain_at(self, offset: int) -> bytes:
         """Return the running digest over all batches before an offset; empty in memory."""
 
@@ -110,8 +99,8 @@ class Log(Protocol):
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """Yield the id of each batch, as it was stored, and the offset of its first record."""
 
-    def newest(self) -> dict[SequenceId, int]:
-        """Return the largest number of each sequence of the stored batches."""
+    def newest(self, publisher: NodeId) -> dict[int, int]:
+        """Return the newest stored number of each incarnation of the node's own name."""
 
     def append(self, batch: RecordBatch) -> int:
         """Append a batch; return the offset of its first record. Only the host calls this."""
@@ -126,13 +115,14 @@ class Log(Protocol):
 class MemoryLog:
     """Log in memory, for simulations and for nodes without a disk."""
 
-    __slots__ = ("_batches", "_end", "_starts")
+    __slots__ = ("_batches", "_end", "_records", "_starts")
 
     def __init__(self, batches: Iterable[RecordBatch] = ()) -> None:
         # None uses less memory than empty lists: most logs of a large simulated ring are empty.
         self._batches: list[RecordBatch | None] | None = None
         self._starts: list[int] = _NO_STARTS
         self._end = 0
+        self._records = 0
         for batch in batches:
             self.append(batch)
 
@@ -149,7 +139,14 @@ class MemoryLog:
     @property
     def records(self) -> int:
         """Return the number of records, without discarded ones."""
-        return sum([batch.count for batch in self._batches or () if batch is not None])
+        return self._records
+
+    def count_absent(self, start: int, end: int) -> int:
+        """Return the number of discarded records between two offsets."""
+        if self._records == self._end:
+            return 0
+        found = [(each.offset, each.end) for each in self.read_range(start, end)]
+        return max(end - start, 0) - sum([min(b, end) - max(a, start) for a, b in found])
 
     def chain_at(self, offset: int) -> bytes:
         """Return empty bytes: a log in memory has no running digest."""
@@ -195,10 +192,10 @@ class MemoryLog:
             if batch is not None:
                 yield batch.id, offset
 
-    def newest(self) -> dict[SequenceId, int]:
-        """Return the largest number of each sequence of the stored batches."""
-        batches = [batch for batch in self._batches or () if batch and not batch.unordered]
-        return newest_of((batch.publisher, batch.end - 1) for batch in batches)
+    def newest(self, publisher: NodeId) -> dict[int, int]:
+        """Return the newest number of each incarnation of a publisher."""
+        batches = [each for each in self._batches or () if each and each.publisher == publisher]
+        return newest_of(batch.end - 1 for batch in batches if not batch.unordered)
 
     def append(self, batch: RecordBatch) -> int:
         """Append a batch; return the offset of its first record."""
@@ -208,6 +205,7 @@ class MemoryLog:
         self._batches.append(batch)
         self._starts.append(offset)
         self._end = offset + max(batch.count, 1)  # memory may be corrupted
+        self._records += batch.count
         return offset
 
     def discard(self, offset: int) -> int:
@@ -216,7 +214,9 @@ class MemoryLog:
         if self._batches is None or place < 0 or offset >= self._end:
             return 0
         batch, self._batches[place] = self._batches[place], None
-        return batch.count if batch is not None else 0
+        count = batch.count if batch is not None else 0
+        self._records -= count
+        return count
 
 
 _NO_STARTS: Final[list[int]] = []

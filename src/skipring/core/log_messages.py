@@ -21,6 +21,7 @@ from skipring.core.trie import Offset
 
 # Reasons in a Refused that clients match on.
 NOT_A_MEMBER: Final = "not a member of the topic"
+BEHIND: Final = "it is reading its log; try again"
 ANOTHER_STORE: Final = "another store by now"
 
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="0 to 2^63-1")]

@@ -14,6 +14,7 @@ from skipring.core.limits import STORED_MAX
 from skipring.core.log import Log, PageLimits
 from skipring.core.log_messages import (
     ANOTHER_STORE,
+    BEHIND,
     FetchLog,
     GetLogInfo,
     LogInfo,
@@ -34,6 +35,8 @@ def answer(replica: Replica, question: GetLogInfo | FetchLog) -> LogInfo | LogPa
     """Return the response of a member to a request for its log."""
     log = replica.log
     if isinstance(question, GetLogInfo):
+        if question.bits is not None and replica.has_index_backlog:
+            return Refused(question.request, BEHIND)
         return _log_info(replica, log, question)
     if question.store and (question.store, question.epoch) != (log.store, log.epoch):
         return Refused(question.request, ANOTHER_STORE)

@@ -51,7 +51,7 @@ START_US: Final = 1_704_067_200_000_000  # 2024-01-01, microseconds since the ep
 UNIT_US: Final = 16_000_000
 TOLERANCE_US: Final = 60_000_000  # Guess: clocks of a cluster differ by less.
 
-SequenceId = tuple[NodeId, int]  # publisher and incarnation
+INCARNATIONS_MAX: Final = 256  # Limit: incarnations of one name of which numbers are known.
 
 
 def incarnation_at(time_us: int, chance: int = (1 << RANDOM_BITS) - 1) -> int:
@@ -60,13 +60,25 @@ def incarnation_at(time_us: int, chance: int = (1 << RANDOM_BITS) - 1) -> int:
     return min(units, (1 << TIME_BITS) - 1) << RANDOM_BITS | chance
 
 
-def newest_of(numbers: Iterable[tuple[NodeId, int]]) -> dict[SequenceId, int]:
-    """Return the largest number of each sequence; ignore numbers from 2^62 on."""
-    newest: dict[SequenceId, int] = {}
-    for publisher, seq in numbers:
-        sequence = publisher, seq >> COUNTER_BITS
-        if newest.get(sequence, -1) < seq < SEQ_BELIEVED_MAX:
-            newest[sequence] = seq
+def raise_newest(newest: dict[int, int], seq: int) -> bool:
+    """Record a number of one name as the newest of its incarnation; return True if it is.
+
+    Ignore numbers from 2^62 on. Beyond INCARNATIONS_MAX, forget the lowest incarnation.
+    """
+    incarnation = seq >> COUNTER_BITS
+    if not newest.get(incarnation, -1) < seq < SEQ_BELIEVED_MAX:
+        return False
+    newest[incarnation] = seq
+    if len(newest) > INCARNATIONS_MAX:
+        del newest[min(newest)]
+    return True
+
+
+def newest_of(numbers: Iterable[int]) -> dict[int, int]:
+    """Return the newest number of each incarnation of one name."""
+    newest: dict[int, int] = {}
+    for seq in numbers:
+        raise_newest(newest, seq)
     return newest
 
 
@@ -87,44 +99,48 @@ class OwnSequence:
         if seq > self._issued:
             self._is_challenged = True
 
-    def issue(self, count: int, newest: dict[SequenceId, int], time_us: int) -> int:
+    def covers(self, publisher: NodeId, seq: int) -> bool:
+        """Return True if a number belongs to the current incarnation of this name."""
+        return publisher == self.node and seq >> COUNTER_BITS == self.incarnation
+
+    def issue(self, count: int, newest: dict[int, int], time_us: int) -> int:
         """Issue consecutive numbers of one incarnation; return the first.
 
-        ``newest`` has the newest number of each sequence, ``time_us`` is the clock.
+        ``newest`` has the newest number of each incarnation of this name, ``time_us`` is the clock.
         """
-        last = newest.get((self.node, self.incarnation), -1)
+        last = newest.get(self.incarnation, -1)
         if self._is_challenged or last != self._issued or not self._has_room(count):
             self._renew(count, newest, time_us)
         first = max(self._issued + 1, self.incarnation << COUNTER_BITS)
-        newest[self.node, self.incarnation] = self._issued = first + count - 1
+        self._issued = first + count - 1
+        raise_newest(newest, self._issued)
         return first
 
     def _has_room(self, count: int) -> bool:
         first = max(self._issued + 1, self.incarnation << COUNTER_BITS)
         return first + count <= (self.incarnation + 1) << COUNTER_BITS
 
-    def _renew(self, count: int, newest: dict[SequenceId, int], time_us: int) -> None:
+    def _renew(self, count: int, newest: dict[int, int], time_us: int) -> None:
         """Choose an incarnation above all known ones of this name that are not ahead of the clock.
 
         The step contains random bits: another process of this name may know the same numbers.
         """
         limit = incarnation_at(time_us + TOLERANCE_US)
-        own = {i: last for (node, i), last in newest.items() if node == self.node}
-        self.ahead = sum(i > limit for i in own)
+        self.ahead = sum(i > limit for i in newest)
         self._is_challenged = False
         if self.incarnation == 0:
-            self._issued = own.get(0, -1)
+            self._issued = newest.get(0, -1)
             if self._has_room(count):
                 return
         self.incarnation = min(self.incarnation, limit)  # it is below unless it is corrupt
-        others = [i for i, last in own.items() if i <= limit and last > self._issued]
+        others = [i for i, last in newest.items() if i <= limit and last > self._issued]
         highest = max(others, default=-1)
         if highest >= self.incarnation or not self._has_room(count):
             chance = self.incarnation & _CHANCE
             renewed = max(highest, self.incarnation) + 1 + chance
-            if renewed > limit:
-                renewed = limit - _CHANCE + chance
-            while renewed in own:
+            if renewed > limit:  # above the own one even if others were forgotten
+                renewed = max(limit - _CHANCE + chance, self.incarnation + 1)
+            while renewed in newest:
                 renewed += 1
             self.incarnation = renewed
             self._issued = -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from operator import itemgetter
 from typing import Final
 
@@ -12,18 +12,14 @@ from skipring.core.effects import Deliver, Discard, Origin, Outbox, Rejected, St
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefix import Prefix
-from skipring.core.publications import (
-    COUNTER_BITS,
-    SEQ_BELIEVED_MAX,
-    OwnSequence,
-    SequenceId,
-)
+from skipring.core.publications import OwnSequence, raise_newest
 from skipring.core.state import NumberState, ReplicaState
 from skipring.core.trie import PublicationTrie
 
 READ_AHEAD_MIN: Final = 16
 READ_AHEAD_MAX: Final = 4096  # Guess: 1 MiB of small batches.
 
+COUNTED_MAX: Final = 1024  # Guess: reading these batches takes about 10 ms.
 FAR_BEHIND: Final = 1 << 14  # Guess: indexing this number takes about 40 ms.
 UNINDEXED_MAX: Final = 1 << 18  # Limit: 30 MB, until they are indexed.
 
@@ -57,7 +53,7 @@ class Replica:
         # Entries of a large log after a start, which are indexed in slices; None: all are read.
         self._unread: Iterator[tuple[bytes, int]] | None = None
         self._end: int | None = None  # during the current event; None: the end of the log
-        self._newest: dict[SequenceId, int] | None = None  # the last number of each sequence
+        self._newest: dict[int, int] | None = None  # numbers of this name, by incarnation
         self.own = OwnSequence(node, incarnation)  # issues the numbers of this node
         self._spent: dict[NodeId, int] | None = None  # chunks sent since the last tick (T14)
 
@@ -122,7 +118,7 @@ class Replica:
         self._end = self._newest = None
         end = self.log.end
         if end:
-            self._newest = self.log.newest()
+            self._newest = self.log.newest(self.own.node)
             self._unread = takewhile(lambda entry: entry[1] < end, self.log.entries())
             self._read_entries(FAR_BEHIND)
         self.corrupt(wrong_digests)
@@ -176,14 +172,29 @@ class Replica:
         """Replace the trie with another one over the same log."""
         self._trie, self._unindexed, self._unread = trie, None, None
 
+    def records_of(self, ids: Iterable[bytes], ranges: Iterable[Prefix] = ()) -> int:
+        """Return an upper bound on the number of records of listed batches and of those in ranges.
+
+        Count those of at most COUNTED_MAX batches, and all records of the log if there are more.
+        """
+        if self.is_starting:
+            return self.log.records
+        listed = chain(ids, *(chain(self._unindexed or (), self._trie.keys(r)) for r in ranges))
+        keys = dict.fromkeys(islice(listed, COUNTED_MAX + 1))
+        if len(keys) > COUNTED_MAX:
+            return self.log.records
+        offsets = map(self.offset_of, keys)
+        found = [self.log.read(offset) if offset is not None else None for offset in offsets]
+        return sum([entry.batch.count if entry is not None else 1 for entry in found])
+
     def issue_numbers(self, count: int, time_us: int) -> int:
         """Issue numbers for the records of this node's next batches; return the first."""
         return self.own.issue(count, self._numbers(), time_us)
 
-    def _numbers(self) -> dict[SequenceId, int]:
-        """Return the last number of each sequence; read the log at the first call."""
+    def _numbers(self) -> dict[int, int]:
+        """Return the newest numbers of this node's name; read the log at the first call."""
         if self._newest is None:
-            self._newest = self.log.newest()
+            self._newest = self.log.newest(self.own.node)
         return self._newest
 
     def add(
@@ -263,17 +274,14 @@ class Replica:
             del self._unindexed[key]
 
     def record_numbers(self, new: Iterable[RecordBatch]) -> None:
-        """Record the last numbers of sequences: this node reuses no number of its own."""
+        """Record the numbers of batches of this node's name: it does not issue them again."""
         newest, own = self._newest, self.own
         if newest is None:
             return
         for batch in new:
-            last = batch.end - 1
-            sequence = batch.publisher, last >> COUNTER_BITS
-            if newest.get(sequence, -1) < last < SEQ_BELIEVED_MAX and not batch.unordered:
-                newest[sequence] = last
-                if batch.publisher == own.node:
-                    own.on_seen(last)
+            is_own = batch.publisher == own.node and not batch.unordered
+            if is_own and raise_newest(newest, batch.end - 1):
+                own.on_seen(batch.end - 1)
 
     def end_event(self) -> None:
         """Derive the end from the log again: the host has applied the last event's effects."""
@@ -285,7 +293,9 @@ class Replica:
         is_genuine = entry is not None and entry.batch.is_genuine(self.topic)
         if entry is not None and is_genuine and (entry.batch.id, entry.offset) == (key, offset):
             return entry.batch
-        self.index().remove(key)
+        self._trie.remove(key)
+        if self._unindexed is not None:
+            self._unindexed.pop(key, None)
         if not is_genuine:  # keep a sound batch if only the trie is wrong
             out.effects.append(Discard(offset))
         return None
@@ -304,8 +314,13 @@ class Replica:
             yield from (each for key, _ in ahead if (each := found[key]) is not None)
 
     def find(self, start: bytes, out: Outbox) -> RecordBatch | None:
-        """Return the batch whose id begins with these bytes, 8 or more, or None."""
-        entry = self.index().find(start)
+        """Return the batch whose id begins with these bytes, 8 or more, or None.
+
+        Ids of a backlog are not found: indexing them takes several events.
+        """
+        if self._unindexed is not None and len(self._unindexed) <= FAR_BEHIND:
+            self._index(len(self._unindexed))
+        entry = self._trie.find(start)
         return self.read(*entry, out) if entry is not None else None
 
     # -- credits (T14) -----------------------------------------------------------------------
@@ -343,14 +358,14 @@ class Replica:
         )
 
     def _wrong_numbers(self) -> tuple[NumberState, ...]:
-        """Return the last number of each sequence for which the log has another one."""
+        """Return the newest number of each incarnation for which the log has another one."""
         if self._newest is None:
             return ()
-        right = self.log.newest()
+        right = self.log.newest(self.own.node)
         return tuple(
-            NumberState(*sequence, self._newest.get(sequence))
-            for sequence in self._newest | right
-            if self._newest.get(sequence) != right.get(sequence)
+            NumberState(incarnation, self._newest.get(incarnation))
+            for incarnation in self._newest | right
+            if self._newest.get(incarnation) != right.get(incarnation)
         )
 
     def load(self, state: ReplicaState) -> None:
@@ -358,9 +373,9 @@ class Replica:
         self._spent = dict(state.spent) or None
         self._unindexed = dict(state.unindexed) or None
         if state.numbers:
-            wrong = {(each.publisher, each.incarnation): each.seq for each in state.numbers}
-            numbers = (self.log.newest() | wrong).items()
-            self._newest = {sequence: seq for sequence, seq in numbers if seq is not None}
+            wrong = {each.incarnation: each.seq for each in state.numbers}
+            numbers = (self.log.newest(self.own.node) | wrong).items()
+            self._newest = {incarnation: seq for incarnation, seq in numbers if seq is not None}
         changed = dict.fromkeys(state.unindexed) | state.index
         if changed or state.count is not None or state.scrubbed:
             self._own_trie().overwrite(changed, state.count, state.scrubbed)

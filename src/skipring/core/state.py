@@ -209,9 +209,8 @@ class ScrubState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NumberState(Struct, frozen=True, array_like=True, gc=False):
-    """Last number of one sequence: a publisher in one incarnation (decision 46)."""
+    """Newest number of one incarnation of the node's own name (decision 46)."""
 
-    publisher: NodeId
     incarnation: int
     seq: int | None  # None: no number is known
 

@@ -24,7 +24,6 @@ from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
 
-LEFT_MAX: Final = 1024  # Limit: topics that were left, each with its next incarnation.
 TOPICS_MAX: Final = 10_000  # Limit: each topic costs time at every tick.
 TOPICS_PER_NAME_MAX: Final = 2_500  # Limit: a quarter, so one name cannot keep others out.
 # Limit: a member asks about its neighbours, 20 in a ring of 1,000.
@@ -41,12 +40,8 @@ class SubscriberTopics:
         rng: Random,
         config: ProtocolConfig,
         open_log: Callable[[TopicId], Log] = lambda _: MemoryLog(),
-        incarnation: int = 0,
     ) -> None:
         self._node = node
-        self._incarnation = incarnation  # of a topic at its first join
-        # Next incarnation of each left topic: after a rejoin the node uses other numbers.
-        self._left: dict[TopicId, int] = {}
         self._rng = rng
         self._config = config
         self._open_log = open_log
@@ -63,32 +58,23 @@ class SubscriberTopics:
             # their references to it, and it declines a configuration.
             is_publishing = isinstance(event, PublishRequested | SubmitRequested)
             assert not is_publishing, f"not subscribed to {topic}"
-            machine = self._make(topic, joins=isinstance(event, SubscribeRequested))
+            machine = self._make(topic, event if isinstance(event, SubscribeRequested) else None)
         effects = machine.handle(event)
         if effects and type(effects[-1]) is Unsubscribed:  # always the last effect of a machine
             self._machines.pop(topic, None)
-            if self._incarnation:
-                self._remember_left(topic, machine.replica.own.incarnation + 1)
         return effects
 
-    def _remember_left(self, topic: TopicId, incarnation: int) -> None:
-        """Record a left topic's next incarnation; beyond LEFT_MAX raise that of all topics."""
-        self._left[topic] = max(incarnation, self._left.pop(topic, 0))
-        if len(self._left) > LEFT_MAX:
-            forgotten = self._left.pop(next(iter(self._left)))
-            self._incarnation = max(self._incarnation, forgotten)
-
-    def _make(self, topic: TopicId, *, joins: bool) -> Subscriber:
+    def _make(self, topic: TopicId, join: SubscribeRequested | None) -> Subscriber:
         machine = Subscriber(
             self._node,
             topic=topic,
             rng=self._rng,
             config=self._config,
-            log=self._open_log(topic) if joins else None,
+            log=self._open_log(topic) if join is not None else None,
             wants=False,
-            incarnation=max(self._incarnation, self._left.get(topic, 0)),
+            incarnation=join.incarnation if join is not None else 0,
         )
-        if joins:
+        if join is not None:
             self._machines[topic] = machine
         return machine
 

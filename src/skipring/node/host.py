@@ -11,6 +11,8 @@ from random import Random
 from time import time_ns
 from typing import Final, Self, assert_never, cast
 
+from msgspec.structs import replace
+
 from skipring.core.effects import (
     Backfilled,
     Deliver,
@@ -19,6 +21,7 @@ from skipring.core.effects import (
     Effect,
     Evicted,
     HeldBy,
+    Origin,
     PeerInSync,
     Rejected,
     Send,
@@ -103,6 +106,7 @@ class NodeHost:
         self.name = name
         self.address: Address = ""
         self._discarded = 0  # records of corrupt batches
+        self._overlapping = 0  # batches with numbers of this process that arrived from others
         self.arrivals = ArrivalTap()
         self.durability = GroupCommit(store)
         self._settings = settings
@@ -116,26 +120,25 @@ class NodeHost:
         self.logs = TopicLogs(store, trace)
         self._trace = self.logs.trace
         self._trace_writes = DeliveryLogFlusher(self._trace)
-        incarnation = incarnation_at(time_ns() // 1000, secrets.randbits(RANDOM_BITS))
+        self._incarnation = 0  # of the newest join, or of the handshake before the first
         self._topics = SubscriberTopics(
             name,
             rng=rng,
             config=settings.config,
             open_log=self.logs.open,
-            incarnation=incarnation,
         )
         self.machine, self.states = self._topics.machine, self._topics.states  # for queries
         self._changes = ChangeLog(self._topics)
-        self._connect(incarnation, rng)
+        self._connect(rng)
         self._serve(crash)
         self.ticker = Timer(self._tick, settings.tick_s, rng)
 
-    def _connect(self, incarnation: int, rng: Random) -> None:
+    def _connect(self, rng: Random) -> None:
         """Create the parts that reach other processes."""
         settings = self._settings
         kind = PartitionableTransport if settings.is_chaotic else Transport
         self.links: Transport = kind(
-            Hello(node=self.name, address="", role=Role.NODE, incarnation=incarnation),
+            Hello(node=self.name, address="", role=Role.NODE, incarnation=self._next_incarnation()),
             AddressBook(),
             self._receive,
             rng,
@@ -262,11 +265,21 @@ class NodeHost:
         offset, now_us = delivery.offset, max(time_ns() // 1000, 0)
         count = delivery.end - offset
         self._trace.record(topic, offset, now_us, delivery.hops, delivery.origin, count)
+        if delivery.origin is not Origin.OWN:
+            for batch in delivery.batches:
+                if batch.publisher == self.name and not batch.unordered:
+                    self._count_overlap(topic, batch)
         if self.arrivals.watched:
             self.arrivals.on_delivered(topic, delivery)
         receiver = self._receivers.get(topic)
         if receiver is not None:
             receiver[0](delivery)
+
+    def _count_overlap(self, topic: TopicId, batch: RecordBatch) -> None:
+        """Count a batch of another process if this process issues its numbers, too."""
+        machine = self.machine(topic)
+        if machine is not None and machine.replica.own.covers(batch.publisher, batch.first):
+            self._overlapping += 1
 
     def _on_unsubscribed(self, topic: TopicId) -> None:
         self.logs.forget(topic)
@@ -390,7 +403,13 @@ class NodeHost:
 
     def subscribe(self, topic: TopicId) -> None:
         """Become a member of a topic."""
-        self.dispatch(topic, SubscribeRequested())
+        self.dispatch(topic, SubscribeRequested(self._next_incarnation()))
+
+    def _next_incarnation(self) -> int:
+        """Return an incarnation above the earlier ones of this process, from clock and chance."""
+        drawn = incarnation_at(time_ns() // 1000, secrets.randbits(RANDOM_BITS))
+        self._incarnation = max(self._incarnation + 1, drawn)
+        return self._incarnation
 
     def attach(
         self, topic: TopicId, deliver: Deliverer, on_in_sync: SyncObserver = _ignore
@@ -406,7 +425,8 @@ class NodeHost:
         self._sender.send_message(topic, SUPERVISOR, FindMembers(0, LOCATED_MAX))
 
     def _health(self, machine: Subscriber) -> NodeHealth:
-        return node_health(machine, self.links, self.durability, self.quarantined)
+        health = node_health(machine, self.links, self.durability, self.quarantined)
+        return replace(health, overlapping=self._overlapping)
 
     @property
     def quarantined(self) -> int:

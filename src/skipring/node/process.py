@@ -140,8 +140,8 @@ async def serve_node(
     host, port = _checked(settings, place, topics)
     stop = stop_signal()
     async with AsyncExitStack() as stack:
-        store, trace = await _open_store(place.data, topics, stack)
         called = _name_of(place.data, name, settings.credentials)
+        store, trace = await _open_store(place.data, called, topics, stack)
         allow_files(FILES)
         node = NodeHost(called, settings, rng=Random(), store=store, trace=trace)
         stack.push_async_callback(node.close)
@@ -178,12 +178,12 @@ def _checked(
 
 
 async def _open_store(
-    data: Path | None, topics: tuple[TopicId, ...], stack: AsyncExitStack
+    data: Path | None, name: NodeId, topics: tuple[TopicId, ...], stack: AsyncExitStack
 ) -> tuple[LogStore | None, DeliveryLog | None]:
     """Open the store and the delivery log of a data directory; return None without one."""
     if data is None:
         return None, None
-    store = stack.enter_context(await opened(partial(_opened_logs, topics), data))
+    store = stack.enter_context(await opened(partial(_opened_logs, name, topics), data))
     trace = await asyncio.to_thread(DeliveryLog.open, data, store)
     stack.callback(trace.close)
     if store.damage is not None:
@@ -191,10 +191,10 @@ async def _open_store(
     return store, trace
 
 
-def _opened_logs(topics: tuple[TopicId, ...], data: Path) -> LogStore:
+def _opened_logs(name: NodeId, topics: tuple[TopicId, ...], data: Path) -> LogStore:
     """Open a store and the logs of topics, also those that recovery finds only by name."""
     with ExitStack() as stack:
-        store = stack.enter_context(LogStore.open(data))
+        store = stack.enter_context(LogStore.open(data, name))
         for topic in topics:
             store.log(topic)
         stack.pop_all()

@@ -17,7 +17,7 @@ from skipring.core.events import (
     SubmitRequested,
 )
 from skipring.core.limits import shown
-from skipring.core.log_messages import NOT_A_MEMBER, Refused
+from skipring.core.log_messages import BEHIND, NOT_A_MEMBER, Refused
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
@@ -325,7 +325,7 @@ class PublishProxy:
         if machine is None:
             return NOT_A_MEMBER
         if machine.replica.is_starting:  # it cannot tell whether it has the batch
-            return "it is reading its log; try again"
+            return BEHIND
         if machine.replication.is_leaving:  # it could not hand over what it accepts now
             return "it is about to leave the topic"
         if not self._has_disk and not message.volatile:

@@ -26,7 +26,7 @@ from skipring.core.batches import (
 )
 from skipring.core.limits import PAYLOAD_BYTES_MAX
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import RANDOM_BITS, OwnSequence, SequenceId, incarnation_at
+from skipring.core.publications import RANDOM_BITS, OwnSequence, incarnation_at
 from skipring.errors import InputError, UnreachableError, VolatileMembersError
 from skipring.net.access import Access
 from skipring.observability.clock import publication_time_us
@@ -115,7 +115,7 @@ class _ClientBatches:
     def __init__(self, publisher: NodeId, plan: PublishPlan) -> None:
         incarnation = incarnation_at(publication_time_us(), secrets.randbits(RANDOM_BITS))
         self._own = OwnSequence(publisher, incarnation)
-        self._newest: dict[SequenceId, int] = {}
+        self._newest: dict[int, int] = {}
         self._plan = plan
 
     def of(self, payloads: Sequence[bytes]) -> list[RecordBatch]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from skipring.core.log import LogEntry
-from skipring.core.peers import TopicId
+from skipring.core.peers import NodeId, TopicId
 from skipring.storage.data_dir import sync_directory
 from skipring.storage.segment import CHUNK_BYTES, EntryIndex, FileCache, LogSegment, read_footer
 from skipring.storage.segment_format import (
@@ -43,6 +43,7 @@ class RecoveredLog(NamedTuple):
     segments: list[LogSegment]  # each has an entry
     is_recorded: bool  # False if the record is in memory only
     lost: int  # number of records that this recovery found lost
+    owner: NodeId  # the node of the store
 
 
 class LoadedSegment(NamedTuple):
@@ -53,14 +54,16 @@ class LoadedSegment(NamedTuple):
     lost: list[tuple[int, int]]  # ranges of offsets without an intact entry, found by a scan
 
 
-def recover(directory: TopicDirectory, topic: TopicId, store: str) -> RecoveredLog:
+def recover(
+    directory: TopicDirectory, topic: TopicId, store: str, owner: NodeId = ""
+) -> RecoveredLog:
     """Recover the log in the directory of a topic; ``store`` is the id if no record has one."""
     record = directory.read_record()
     paths, foreign = directory.files()
     for path in foreign:
         directory.quarantine_file(path)
     with closing(FileCache(os.O_RDWR)) as files:
-        loaded = _load(files, directory, topic, paths)
+        loaded = _load(files, directory, topic, owner, paths)
         old = record or TopicRecord(topic, store, secrets.randbits(_EPOCH_BITS))
         lost = [each for each in _lost(loaded) if not covers(old.absent, *each)]
         absent = merged([*old.absent, *lost])
@@ -72,11 +75,16 @@ def recover(directory: TopicDirectory, topic: TopicId, store: str) -> RecoveredL
             directory.write_record(renewed)  # before the repair, which hides losses
             record = renewed
         segments = _repaired(files, directory, loaded)
-    return RecoveredLog(renewed, segments, record is not None, sum([b - a for a, b in lost]))
+    count = sum([stop - start for start, stop in lost])
+    return RecoveredLog(renewed, segments, record is not None, count, owner)
 
 
 def _load(
-    files: FileCache, directory: TopicDirectory, topic: TopicId, paths: dict[int, Path]
+    files: FileCache,
+    directory: TopicDirectory,
+    topic: TopicId,
+    owner: NodeId,
+    paths: dict[int, Path],
 ) -> list[LoadedSegment]:
     """Return the segments in order; quarantine files of other topics or offsets.
 
@@ -89,7 +97,8 @@ def _load(
     limit = _OFFSET_MAX
     is_last = True
     for start, path in reversed(paths.items()):
-        loaded = load_segment(files, path, SegmentHeader(topic, start, START_OF_CHAIN), limit)
+        expected = SegmentHeader(topic, start, START_OF_CHAIN)
+        loaded = load_segment(files, path, expected, limit, owner)
         if loaded is None:
             directory.quarantine_file(path)
             continue
@@ -140,7 +149,11 @@ def _repaired(
 
 
 def load_segment(
-    files: FileCache, path: Path, expected: SegmentHeader, limit: int = _OFFSET_MAX
+    files: FileCache,
+    path: Path,
+    expected: SegmentHeader,
+    limit: int = _OFFSET_MAX,
+    owner: NodeId = "",
 ) -> LoadedSegment | None:
     """Read the index of a segment file, up to an offset.
 
@@ -154,9 +167,9 @@ def load_segment(
     if (header.topic, header.start) != (expected.topic, expected.start):
         return None
     if footer is not None and footer.header == header and footer.end <= limit:
-        segment = LogSegment(path, header, EntryIndex.of(footer), file_bytes - footer.at)
+        segment = LogSegment(path, header, EntryIndex.of(footer, owner), file_bytes - footer.at)
         return LoadedSegment(segment, file_bytes, [])
-    index = EntryIndex(header.start, header.start, header.chain, entries_at)
+    index = EntryIndex(header.start, header.start, header.chain, entries_at, owner)
     segment = LogSegment(path, header, index)
     return LoadedSegment(segment, file_bytes, _scan(files, file_bytes, segment, limit))
 

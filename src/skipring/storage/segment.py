@@ -13,9 +13,9 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from skipring.core.batches import RecordBatch
 from skipring.core.log import LogEntry
-from skipring.core.publications import COUNTER_BITS, ID_BYTES, SEQ_BELIEVED_MAX, SequenceId
+from skipring.core.peers import NodeId
+from skipring.core.publications import COUNTER_BITS, ID_BYTES, raise_newest
 from skipring.storage.segment_format import (
     FOOTERS,
     ID_AT,
@@ -97,20 +97,6 @@ def write_pieces(file: int, pieces: list[bytes], position: int) -> None:
                 part = [b"".join(part)[written:]]
 
 
-def raise_newest(newest: dict[SequenceId, int], batch: RecordBatch) -> None:
-    """Record the last number of a batch as the newest of its sequence, if it is larger."""
-    last = batch.end - 1
-    sequence = batch.publisher, last >> COUNTER_BITS
-    if not batch.unordered and newest.get(sequence, -1) < last < SEQ_BELIEVED_MAX:
-        newest[sequence] = last
-
-
-def merge_newest(newest: dict[SequenceId, int], other: dict[SequenceId, int]) -> None:
-    """Keep the larger number of each sequence."""
-    for sequence, last in other.items():
-        newest[sequence] = max(last, newest.get(sequence, -1))
-
-
 class EntryIndex(Struct, eq=False):
     """Places of consecutive entries of one segment: 8 bytes of memory for each."""
 
@@ -118,17 +104,19 @@ class EntryIndex(Struct, eq=False):
     end: int  # offset after the last record
     chain: bytes  # running digest after the last entry
     size: int  # position after the last entry
+    owner: NodeId  # the node of the store
     positions: array[int] = field(default_factory=lambda: array("I"))
     offsets: array[int] = field(default_factory=lambda: array("I"))
-    newest: dict[SequenceId, int] = field(default_factory=dict)
+    newest: dict[int, int] = field(default_factory=dict)  # numbers of the owner, by incarnation
 
     @classmethod
-    def of(cls, footer: SegmentFooter) -> EntryIndex:
-        """Return the index in a footer."""
-        index = cls(footer.header.start, footer.end, footer.chain, footer.at)
+    def of(cls, footer: SegmentFooter, owner: NodeId) -> EntryIndex:
+        """Return the index in a footer; the numbers of another owner are not those of this one."""
+        index = cls(footer.header.start, footer.end, footer.chain, footer.at, owner)
         index.positions.frombytes(footer.positions)
         index.offsets.frombytes(footer.offsets)
-        index.newest.update({(node, part): last for node, part, last in footer.newest})
+        if footer.owner == owner:
+            index.newest.update((seq >> COUNTER_BITS, seq) for seq in footer.newest)
         return index
 
     def add(self, entry: LogEntry, position: int, size: int) -> None:
@@ -136,14 +124,16 @@ class EntryIndex(Struct, eq=False):
         self.positions.append(position)
         self.offsets.append(entry.offset - self.start)
         self.size, self.end, self.chain = position + size, entry.end, entry.chain
-        raise_newest(self.newest, entry.batch)
+        if entry.batch.publisher == self.owner and not entry.batch.unordered:
+            raise_newest(self.newest, entry.batch.end - 1)
 
     def extend(self, other: EntryIndex) -> None:
         """Add the entries of an index that begins where this one ends."""
         self.positions.extend(other.positions)
         self.offsets.extend(other.offsets)
         self.size, self.end, self.chain = other.size, other.end, other.chain
-        merge_newest(self.newest, other.newest)
+        for seq in other.newest.values():
+            raise_newest(self.newest, seq)
 
 
 class LogSegment(Struct, eq=False):
@@ -184,7 +174,8 @@ class LogSegment(Struct, eq=False):
                 offsets=index.offsets.tobytes(),
                 end=index.end,
                 chain=index.chain,
-                newest=[(*sequence, last) for sequence, last in sorted(index.newest.items())],
+                owner=index.owner,
+                newest=sorted(index.newest.values()),
             )
             data, file = encode_footer(footer), files.get(self.path)
             os.ftruncate(file, index.size)

@@ -79,13 +79,14 @@ class SegmentFooter(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     offsets: bytes  # of their first records, relative to the start, 4 bytes each
     end: int  # offset after the last record
     chain: bytes  # running digest after the last entry
-    newest: list[tuple[NodeId, int, int]]  # publisher, incarnation, newest number
+    owner: NodeId  # the node of the store
+    newest: list[int]  # the newest number of each incarnation of the owner
 
 
 _ENCODER: Final = msgpack.Encoder()
 HEADERS: Final = BlockFormat(b"skiplog1", SegmentHeader)
 # A footer in the other byte order is not used, like a damaged one.
-FOOTERS: Final = BlockFormat(b"skipend" + sys.byteorder[:1].encode(), SegmentFooter)
+FOOTERS: Final = BlockFormat(b"skipen2" + sys.byteorder[:1].encode(), SegmentFooter)
 _HEADS: Final = msgpack.Decoder(tuple[NodeId, int, bool])  # publisher, first number, unordered
 _CHAIN: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring chain")
 

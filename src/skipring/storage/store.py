@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Final, Self
 
 from skipring.core.limits import listed
-from skipring.core.peers import TopicId
+from skipring.core.peers import NodeId, TopicId
 from skipring.errors import StorageError
 from skipring.storage.data_dir import Lock, make_directory, translate_os_errors
 from skipring.storage.recovery import recover
@@ -35,10 +35,11 @@ class LogStore:
     ``close`` waits for it.
     """
 
-    def __init__(self, directory: Path, segment_bytes_max: int) -> None:
+    def __init__(self, directory: Path, owner: NodeId, segment_bytes_max: int) -> None:
         # Longest wait for the disk in the last commit; unknown before the first one.
         self.longest_wait_s = inf
         self._path = directory / TOPICS
+        self._owner = owner
         self._segment_bytes_max = segment_bytes_max
         self._committing = ThreadLock()
         self._logs: dict[TopicId, SegmentLog] = {}
@@ -59,8 +60,12 @@ class LogStore:
             self._resources = resources.pop_all()
 
     @classmethod
-    def open(cls, directory: Path, *, segment_bytes_max: int = SEGMENT_BYTES_MAX) -> Self:
+    def open(
+        cls, directory: Path, owner: NodeId = "", *, segment_bytes_max: int = SEGMENT_BYTES_MAX
+    ) -> Self:
         """Open the store, creating the directory if missing; recover the intact batches.
+
+        Its logs know the sequence numbers of the owner, a node, and of no other name.
 
         Raise StorageError if the directory cannot be used, StoreBusyError if another process uses
         it, StoreFullError if the disk is full.
@@ -73,7 +78,7 @@ class LogStore:
                     "does not read; use another data directory, which the node fills from the "
                     "ring, or remove the file"
                 )
-            return cls(directory, segment_bytes_max)
+            return cls(directory, owner, segment_bytes_max)
 
     def close(self) -> None:
         """Close the files and drop uncommitted batches; a second call does nothing."""
@@ -125,7 +130,7 @@ class LogStore:
         if topic not in self._logs:
             directory = TopicDirectory(self._path / directory_name(topic))
             with translate_os_errors(directory.path):
-                recovered = recover(directory, topic, self.id)
+                recovered = recover(directory, topic, self.id, self._owner)
             if recovered.lost:
                 self._lost[topic] = recovered.lost
             self._logs[topic] = SegmentLog(

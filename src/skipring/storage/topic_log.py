@@ -14,16 +14,14 @@ from msgspec.structs import replace
 from skipring.core.batches import RecordBatch
 from skipring.core.limits import CHAIN_BYTES
 from skipring.core.log import ANY_BYTE, EntryPage, LogEntry, PageLimits
-from skipring.core.peers import TopicId
-from skipring.core.publications import ID_BYTES, SequenceId
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import ID_BYTES, newest_of
 from skipring.storage.data_dir import sync_directory
 from skipring.storage.recovery import RecoveredLog
 from skipring.storage.segment import (
     EntryIndex,
     FileCache,
     LogSegment,
-    merge_newest,
-    raise_newest,
     segment_name,
     write_pieces,
 )
@@ -87,6 +85,7 @@ class SegmentLog:
         self._readers = readers
         self._writers = writers  # used by the thread that commits
         self._changed = changed  # logs for the next commit of the store
+        self._owner = recovered.owner
         self._segment_bytes_max = segment_bytes_max
         self._record = record = recovered.record
         self._is_recorded = recovered.is_recorded  # the record on the disk is up to date
@@ -108,6 +107,11 @@ class SegmentLog:
     def records(self) -> int:
         """Return the number of records, without absent ones."""
         return self.end - sum([end - start for start, end in self._absent])
+
+    def count_absent(self, start: int, end: int) -> int:
+        """Return the number of lost and quarantined records between two offsets."""
+        absent = [(max(a, start), min(b, end)) for a, b in self._absent]
+        return sum([b - a for a, b in absent if a < b])
 
     @property
     def waiting_bytes(self) -> int:
@@ -210,15 +214,18 @@ class SegmentLog:
             yield from (each for each in found if not self._absent or not self._is_absent(each[1]))
         yield from (each for each in inside if not self._is_absent(each[1]))
 
-    def newest(self) -> dict[SequenceId, int]:
-        """Return the largest number of each sequence, also of quarantined batches: they used it."""
-        newest: dict[SequenceId, int] = {}
+    def newest(self, publisher: NodeId) -> dict[int, int]:
+        """Return the newest number of each incarnation of the node of the store.
+
+        Quarantined batches count: they used their numbers. Numbers of other names are unknown.
+        """
+        if publisher != self._owner:
+            return {}
         with self._lock:
-            for segment in self._segments:
-                merge_newest(newest, segment.index.newest)
-            for entry in self._unconfirmed:
-                raise_newest(newest, entry.batch)
-        return newest
+            found = [seq for each in self._segments for seq in each.index.newest.values()]
+            batches = [each.batch for each in self._unconfirmed]
+        own = [each for each in batches if each.publisher == publisher and not each.unordered]
+        return newest_of([*found, *(each.end - 1 for each in own)])
 
     def chain_at(self, offset: int) -> bytes:
         """Return the running digest over the batches that begin before an offset; zeros if lost."""
@@ -305,11 +312,12 @@ class SegmentLog:
             self._writers.drop(path)
             path.unlink(missing_ok=True)  # left by a failed commit
             header = SegmentHeader(self.topic, start, chain)
-            last = LogSegment(path, header, EntryIndex(start, start, chain, 0))
+            last = LogSegment(path, header, EntryIndex(start, start, chain, 0, self._owner))
         index = last.index
         flags = 0 if index.size else os.O_CREAT | os.O_EXCL
         pieces = [] if index.size else [HEADERS.encode(last.header)]
-        added = EntryIndex(index.start, index.end, index.chain, index.size + sum(map(len, pieces)))
+        begin = index.size + sum(map(len, pieces))
+        added = EntryIndex(index.start, index.end, index.chain, begin, self._owner)
         for entry in entries:
             if added.size >= self._segment_bytes_max:
                 break

@@ -122,6 +122,8 @@ class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     ahead: Number = 0  # incarnations of the node's name that are ahead of its clock
     quarantined: Number = 0  # records found damaged or missing since the process started
     disk_error: Reason = ""
+    # batches with numbers of this process that arrived from others since it started
+    overlapping: Number = 0
     # other processes that have claimed the node's name recently
     clones: Annotated[tuple[Address, ...], Meta(max_length=limits.CLONES_MAX)] = ()
 

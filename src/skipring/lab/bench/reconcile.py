@@ -24,7 +24,7 @@ from skipring.core.effects import Outbox, Send, Store
 from skipring.core.log import LogEntry, MemoryLog
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.peers import NodeId
-from skipring.core.publications import ID_BYTES, SequenceId
+from skipring.core.publications import ID_BYTES
 from skipring.core.replica import Replica
 from skipring.core.trie import PublicationTrie
 from skipring.lab.bench.report import Row, at_most, with_ratios
@@ -148,7 +148,8 @@ class _ComputedLog(MemoryLog):
     def entries(self) -> Iterator[tuple[bytes, int]]:
         return iter(())  # the trie is built separately, once
 
-    def newest(self) -> dict[SequenceId, int]:
+    def newest(self, publisher: NodeId) -> dict[int, int]:
+        del publisher
         return {}  # no member publishes
 
 
@@ -188,7 +189,6 @@ class _Party:
         self.stored = 0
         self._log = log
 
-    @property
     def root(self) -> bytes:
         return self.replica.index().root()
 
@@ -241,7 +241,7 @@ class _Pair:
     @property
     def _is_equal(self) -> bool:
         left, right = self._parties.values()
-        return left.root == right.root
+        return left.root() == right.root()
 
     def reconcile(self, rng: Random) -> None:
         """Tick both parties alternately and deliver all messages, until their tries are equal."""

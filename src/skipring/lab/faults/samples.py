@@ -154,6 +154,7 @@ SAMPLES: Final[tuple[WireMessage, ...]] = (
             ahead=1,
             quarantined=3,
             disk_error="no space left",
+            overlapping=4,
             clones=(ADDRESS,),
         ),
     ),

@@ -77,11 +77,11 @@ class Memories:
         return self._rng.choice((0, 1, -_HUGE, _HUGE, self._rng.randint(-_COUNTER, _COUNTER)))
 
     def _numbers(self) -> tuple[NumberState, ...]:
-        """Return wrong last numbers of publishers, in two incarnations of each."""
+        """Return wrong newest numbers of several incarnations."""
+        incarnations = {0, *(self._rng.randrange(_COUNTER) for _ in range(self._rng.randrange(4)))}
         return tuple(
-            NumberState(node, incarnation, self._draw.maybe(0.8, self.counter))
-            for node in dict.fromkeys(self._draw.some(self._draw.node))
-            for incarnation in (0, self._rng.randrange(1, _COUNTER))
+            NumberState(incarnation, self._draw.maybe(0.8, self.counter))
+            for incarnation in sorted(incarnations)
         )
 
     def _hops(self) -> int:
