@@ -133,7 +133,8 @@ class Replication:
 
     def on_configured(self, out: Outbox) -> None:
         """Start an expected backfill, because a configuration has named neighbours."""
-        self._backfill.maybe_start(self._broadcast.neighbours(), out)
+        if self._backfill.is_expected:
+            self._backfill.maybe_start(self._broadcast.neighbours(), out)
 
     def on_unrecorded(self) -> None:
         """Mark this node as incomplete: the supervisor does not record it."""

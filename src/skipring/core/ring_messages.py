@@ -64,6 +64,10 @@ class RingMessages:
         left, right = ring.neighbours
         return ring.me, left, right, ring.wrap, tuple(slots), tuple(slots.values())
 
+    def is_known(self, event: RoutineReceived) -> bool:
+        """Return True if messages change nothing at the place of the last messages."""
+        return self.known is not None and self.known.get(event.sender) is event.messages
+
     def on_routine(self, event: RoutineReceived, out: Outbox) -> None:
         """Handle the routine messages of a node in order."""
         messages, place = event.messages, self.place()

@@ -321,6 +321,10 @@ class Subscriber:
         """Return label, edges and shortcuts as one value, to detect changes."""
         return self._messages.place()
 
+    def knows(self, event: RoutineReceived) -> bool:
+        """Return True if messages, the last that this node has handled, changed nothing."""
+        return self._messages.is_known(event)
+
     @property
     def shortcuts(self) -> Mapping[Label, NodeId | None]:
         """Return v.shortcuts."""

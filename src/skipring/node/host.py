@@ -40,7 +40,6 @@ from skipring.core.messages import (
     CLAIMS,
     GetConfiguration,
     Message,
-    RoutineMessage,
     SetConfiguration,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
@@ -376,8 +375,8 @@ class NodeHost:
         if is_watched or not group.is_routine or not group.is_claimed_by(sender):
             self.links.receive_each(sender, group)
             return
-        messages = cast("tuple[RoutineMessage, ...]", group.messages)
-        self.dispatch(group.topic, RoutineReceived(messages, sender))
+        messages = group.messages
+        self.dispatch(group.topic, RoutineReceived(messages, sender))  # type: ignore[arg-type]
 
     def _why_refused(self, sender: NodeId, kind: type[WireMessage]) -> str | None:
         """Return the reason why a message of this type is dropped now, or None."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from skipring.core.effects import Send
 from skipring.core.events import Event, Received
@@ -45,7 +44,7 @@ class Sender:
         """Queue the message of an effect; reuse the frame of ``event`` for a forwarded one."""
         message = effect.message
         if type(message) in SMALL_TYPES:
-            self._bundle(topic, effect.to, cast("SmallMessage", message))
+            self._bundle(topic, effect.to, message)  # type: ignore[arg-type]
             return
         if message is not self._message or event is not self._event:
             self._event, self._message = event, message
@@ -61,7 +60,7 @@ class Sender:
     def send_message(self, topic: TopicId, to: NodeId, message: WireMessage) -> None:
         """Queue a message of the host, such as a response."""
         if type(message) in SMALL_TYPES:
-            self._bundle(topic, to, cast("SmallMessage", message))
+            self._bundle(topic, to, message)  # type: ignore[arg-type]
             return
         frame = self._encoded(topic, message)
         if frame is None:

@@ -71,7 +71,9 @@ def encode_greeting(greeting: Hello, *, is_opening: bool = False) -> bytes:
 def check_greeting(given: Frame) -> Hello:
     """Decode the first frame of a connection; raise HandshakeError for another version."""
     if given.kind is not CONTROL:
-        raise HandshakeError("the first frame is a data frame, not a greeting")
+        raise HandshakeError(
+            f"the first frame is a {given.kind.name.lower()} frame, not a greeting"
+        )
     try:
         opening = _OPENING.decode(given.body)
     except (MsgspecError, ValueError, RecursionError):  # ValueError: not UTF-8
