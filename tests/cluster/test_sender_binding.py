@@ -8,20 +8,28 @@ import pytest
 
 from skipring.core.messages import (
     CLAIMS,
+    ROUTINE_TYPES,
     CheckAndPublish,
+    CheckLabel,
+    ConfigurationAck,
     GetConfiguration,
     IHave,
+    SetConfiguration,
     TrieEqual,
     Want,
     names_another,
 )
+from skipring.core.peers import EdgeKind
 from skipring.core.prefix import ALL
 from skipring.core.summaries import RangeSummary
+from skipring.wire.bundle import SMALL_TYPES, Bundle, SmallMessage
 from skipring.wire.codec import encode
+from skipring.wire.handshake import Role
 from skipring.wire.rpc import WireMessage
 from tests.support.attacks import send_stream
 from tests.support.connections import inspected
 from tests.support.exchanges import greeting_of
+from tests.support.machines import peer
 from tests.support.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until
 from tests.wire.samples import SAMPLES
 
@@ -54,6 +62,49 @@ async def test_message_that_names_another_sender_is_dropped_and_counted(
             await send_stream(port_of(host.address), forged(sample))
             await until(lambda: dropped(ring) == number)  # noqa: B023
         await ring.wait_healthy()
+
+
+def bundled(*messages: SmallMessage) -> bytes:
+    """Return the bytes of an outsider that sends messages in one frame."""
+    bundle = Bundle()
+    for message in messages:
+        bundle.add(TOPIC, message)
+    frames = [each for each in bundle.frames(lambda _: {}) if each is not None]
+    return greeting_of("stranger") + b"".join(frames)
+
+
+async def test_each_message_of_a_bundle_is_checked() -> None:
+    """Forged messages and a configuration by a member are dropped; a message between is handled."""
+    sound = CheckLabel(peer("1", "stranger"), None, EdgeKind.LINE)
+    wrong = [each for each in FORGED if type(each) in SMALL_TYPES]
+    configuration = SetConfiguration(None, None, None)
+    async with live_ring("n0", "n1") as ring:
+        await ring.wait_healthy()
+        host = ring.nodes["n0"]
+        sent = [*wrong, sound, configuration, *wrong]
+        await send_stream(port_of(host.address), bundled(*sent))  # type: ignore[arg-type]
+        await until(lambda: dropped(ring) == 2 * len(wrong))
+        assert host.links.counts["not the supervisor"] == 1
+        await ring.wait_healthy()
+
+
+async def test_routine_messages_of_a_stranger_are_checked_together() -> None:
+    forged = [each for each in FORGED if type(each) in ROUTINE_TYPES]
+    async with live_ring("n0", "n1") as ring:
+        await ring.wait_healthy()
+        stream = bundled(*forged)  # type: ignore[arg-type]
+        await send_stream(port_of(ring.nodes["n0"].address), stream)
+        await until(lambda: dropped(ring) == len(forged))
+        await ring.wait_healthy()
+
+
+async def test_bundle_of_a_client_is_refused() -> None:
+    async with live_ring("n0") as ring:
+        host = ring.nodes["n0"]
+        bundle = bundled(ConfigurationAck(), ConfigurationAck())
+        frame = bundle.removeprefix(greeting_of("stranger"))
+        await send_stream(port_of(host.address), greeting_of("c", Role.CLIENT) + frame)
+        await until(lambda: host.links.counts["MessageError"] == 1)
 
 
 def dropped(ring: LiveRing) -> int:

@@ -116,6 +116,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_rng": (FIXED, "chance is no state: any outcome is possible at any time"),
             "_shortcuts": (PART, "Shortcuts"),
             "_liveness": (PART, "NeighbourLiveness"),
+            "_messages": (PART, "RingMessages"),
             "node": (FIXED, "the node's name"),
             "wants": (FILE, "SubscriberState.member"),
         },
@@ -125,6 +126,14 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "node": (FIXED, "the node's name"),
             "rules": (FIXED, "given when the machine is made"),
             "wrap": (FILE, "SubscriberState.ring"),
+        },
+        "RingMessages": {
+            "_digest": (PART, "RingDigest"),
+            "known": (DERIVED, "test_wrong_known_messages_are_corrected_within_16_ticks"),
+            "known_at": (DERIVED, "test_wrong_known_messages_are_corrected_within_16_ticks"),
+            "_liveness": (PART, "NeighbourLiveness"),
+            "_ring": (PART, "Ring"),
+            "_shortcuts": (PART, "Shortcuts"),
         },
         "Shortcuts": {
             "_chains": (FILE, "SubscriberMemory.chains"),

@@ -50,7 +50,7 @@ NOT_OURS: dict[str, tuple[bytes, str]] = {
     "a length of nothing": (bytes(5), "FramingError"),
     "a frame too long": ((1 << 21).to_bytes(4, "big") + b"\1", "FramingError"),
     "control too long": ((1 << 15).to_bytes(4, "big") + b"\0", "FramingError"),
-    "a third kind": (b"\0\0\0\1\2", "FramingError"),
+    "an unknown kind": (b"\0\0\0\1\3", "FramingError"),
     "a greeting twice": (HELLO + HELLO, "MessageError"),
     "an unknown message": (HELLO + frame(b"\x93\x91\x3f\xa1t\x80", CONTROL), "MessageError"),
     "half a message": (HELLO + frame(note(1)[5:-1], CONTROL), "MessageError"),

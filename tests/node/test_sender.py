@@ -24,6 +24,7 @@ from skipring.net.addresses import AddressBook, supervisor_of
 from skipring.net.transport import Transport
 from skipring.node import sender as sender_module
 from skipring.node.sender import Sender
+from skipring.wire.bundle import Bundle, SmallMessage
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.rpc import FindMembers, WireMessage
 from tests.support.machines import label, peer
@@ -61,6 +62,24 @@ class Host:
 
     def send_to_supervisor(self, address: str, frame: bytes) -> None:
         self.log.append((address, decode(the_frame(frame))))
+
+    def bundle(self, to: str, topic: str, message: SmallMessage) -> None:
+        self._write(to, topic, message)
+
+    def bundle_to_supervisor(self, address: str, topic: str, message: SmallMessage) -> None:
+        self._write(address, topic, message)
+
+    def _write(self, to: str, topic: str, message: SmallMessage) -> None:
+        """Write a bundle of one message, as a peer does."""
+        bundle = Bundle()
+        bundle.add(topic, message)
+        for frame in bundle.frames(
+            lambda nodes: self.book.hints([node for node in nodes if node != "me"])
+        ):
+            if frame is None:
+                self.counts["not encodable"] += 1
+            else:
+                self.log.append((to, decode(the_frame(frame))))
 
     @property
     def sent(self) -> list[tuple[str, Any, dict[str, str]]]:

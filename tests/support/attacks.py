@@ -127,7 +127,7 @@ FIRST: dict[str, bytes] = {
     "a huge length": b"\xff\xff\xff\xff\0",
     "too long": (1 << 21).to_bytes(4, "big") + b"\1",
     "control too long": (1 << 15).to_bytes(4, "big") + b"\0",
-    "a third kind": b"\0\0\0\1\2",
+    "an unknown kind": b"\0\0\0\1\3",
     "a supervisor": greeting_of("supervisor"),
 }
 LATER: dict[str, bytes] = {

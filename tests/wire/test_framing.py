@@ -94,7 +94,8 @@ REFUSED = {
     "the beginning of an HTTP request": b"GET ",
     "the beginning of a TLS handshake": bytes.fromhex("16030102"),
     "a control frame of 16 KiB and a byte": bytes.fromhex("0000400200"),
-    "a frame of kind 2": bytes.fromhex("0000000502"),
+    "a bundle of 16 KiB and a byte": bytes.fromhex("0000400202"),
+    "a frame of kind 3": bytes.fromhex("0000000503"),
     "a frame of kind 255": bytes.fromhex("00000005ff"),
 }
 

@@ -194,6 +194,7 @@ class TopicSession:
         self._end_history_in_sync()
 
     def _end_history_in_sync(self) -> None:
+        """End the history and the timer once all neighbours are in sync: there is only one."""
         if self._sync.are_complete:
             self.reader.end_history()
             self._ticker.stop()

@@ -130,8 +130,9 @@ class SyncConfirmations:
 
     def on_tick(self, neighbours: Sequence[NodeId]) -> bool:
         """Return True if the neighbours should be asked now; the intervals double."""
-        if self.nodes:
-            self.nodes = tuple([node for node in self.nodes if node in neighbours])
+        kept = [node for node in self.nodes if node in neighbours]
+        if len(kept) < len(self.nodes):
+            self.nodes = tuple(kept)
         # Memory may be corrupted: clamp counters to their valid range.
         ticks_max = self._config.quiet_ticks_max
         self._ask_ticks = min(self._ask_ticks, ticks_max)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from skipring.core.batches import BatchRecord, RecordBatch
-from skipring.core.messages import Message
+from skipring.core.messages import Message, RoutineMessage
 from skipring.core.peers import NodeId
 from skipring.core.prefix import Prefix
 from skipring.core.state import SubscriberState, SupervisorState
@@ -30,6 +30,13 @@ class Received(Struct, frozen=True, gc=False):
     sender: NodeId | None = None
     frame: object = None  # of the host, opaque here: the received bytes
     throttled: bool = False  # as in Tick
+
+
+class RoutineReceived(Struct, frozen=True, gc=False):
+    """Arrival of the routine messages of one tick of ``sender``, handled one after the other."""
+
+    messages: tuple[RoutineMessage, ...]
+    sender: NodeId
 
 
 class SubscribeRequested(Struct, frozen=True, gc=False):
@@ -121,6 +128,7 @@ class ReplicationRequested(Struct, frozen=True, gc=False):
 Event: TypeAlias = (
     Tick
     | Received
+    | RoutineReceived
     | SubscribeRequested
     | UnsubscribeRequested
     | NodeSuspected

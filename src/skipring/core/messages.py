@@ -346,6 +346,10 @@ MESSAGE_TYPES: Final[tuple[type[Message], ...]] = get_args(Message)
 # Requests of subscribers to the supervisor; the paper bounds their number.
 SUPERVISOR_REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)
 
+# Messages that a member sends at every tick, even if nothing changes.
+RoutineMessage: TypeAlias = CheckLabel | IntroduceShortcut | Digest
+ROUTINE_TYPES: Final = frozenset(get_args(RoutineMessage))
+
 UNRECORDED: Final = SetConfiguration(None, None, None)
 
 

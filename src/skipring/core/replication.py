@@ -133,7 +133,8 @@ class Replication:
 
     def on_configured(self, out: Outbox) -> None:
         """Start an expected backfill, because a configuration has named neighbours."""
-        self._backfill.maybe_start(self._broadcast.neighbours(), out)
+        if self._backfill.is_expected:
+            self._backfill.maybe_start(self._broadcast.neighbours(), out)
 
     def on_unrecorded(self) -> None:
         """Mark this node as incomplete: the supervisor does not record it."""
@@ -251,8 +252,9 @@ class Replication:
     @property
     def has_to_index(self) -> bool:
         """Return True if this node should index and hash now: it is quiet, or has a backlog."""
-        is_time = self._broadcast.is_quiet or self._replica.has_index_backlog
-        return self._config.defers_indexing and self._repair.is_behind and is_time
+        if not (self._config.defers_indexing and self._repair.is_behind):
+            return False
+        return self._broadcast.is_quiet or self._replica.has_index_backlog
 
     def on_flush(self) -> None:
         """Index and hash a slice if it is time."""

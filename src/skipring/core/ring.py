@@ -339,7 +339,9 @@ class Ring:
 
     def configure(self, label: Label, message: SetConfiguration, out: Outbox) -> None:
         """Apply a configuration with a label (Algorithm 4, SetData)."""
-        me = self.me = Peer(label, self.node)
+        me = self.me
+        if me is None or me.label != label:
+            me = self.me = Peer(label, self.node)
         pred = (
             message.pred
             if message.pred is not None and not self.is_self_or_supervisor(message.pred)

@@ -20,6 +20,7 @@ from skipring.core.events import (
     Received,
     ReplicationRequested,
     ResendRequested,
+    RoutineReceived,
     SubmitRequested,
     SubscribeRequested,
     SyncRequested,
@@ -111,6 +112,9 @@ class Supervisor:
         match event:
             case Received():
                 self._on_message(event, out)
+            case RoutineReceived():
+                for message in event.messages:
+                    self._on_message(Received(message, event.sender), out)
             case Tick():
                 self._on_tick(out)
             case Flush():  # within the rest of this interval's budget

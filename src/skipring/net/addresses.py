@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import blake2b
 from ipaddress import ip_address
 from socket import SOCK_DGRAM, getaddrinfo, socket
@@ -16,6 +17,7 @@ from skipring.errors import InputError
 from skipring.wire.rpc import Address
 
 ADDRESSES_MAX: Final = 100_000  # Limit: more than the members of all topics of a process.
+ASSIGNMENTS_MAX: Final = 10_000  # Limit: remembered topics with their supervisors.
 PORT_MAX: Final = (1 << 16) - 1
 SCHEME: Final = "skipring://"
 LOOPBACK: Final = "127.0.0.1"
@@ -124,6 +126,11 @@ def supervisor_of(topic: TopicId, supervisors: Iterable[Address]) -> Address:
 
     When the list changes, only the topics of the added or removed supervisor move.
     """
+    return _heaviest(topic, tuple(supervisors))
+
+
+@lru_cache(maxsize=ASSIGNMENTS_MAX)  # asked for each message to a supervisor
+def _heaviest(topic: TopicId, supervisors: tuple[Address, ...]) -> Address:
     return max(supervisors, key=lambda address: (_weight(topic, address), address))
 
 

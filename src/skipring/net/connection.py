@@ -30,8 +30,9 @@ from skipring.net.dial_failure import (
 )
 from skipring.net.work_budget import REQUEST_WAIT_S, WAITING_BYTES_MAX
 from skipring.security.credentials import PeerCertificate, may_act_as
+from skipring.wire.bundle import unbundle
 from skipring.wire.codec import decode, encode
-from skipring.wire.framing import CONTROL_BYTES_MAX, Frame, FrameReader
+from skipring.wire.framing import BUNDLE, CONTROL_BYTES_MAX, Frame, FrameReader
 from skipring.wire.handshake import (
     NAME_TYPES,
     NO_TOPIC,
@@ -278,7 +279,7 @@ class PeerConnection(asyncio.Protocol):
 
     def _on_late_frame(self, frame: Frame) -> None:
         """Refuse a late request without serving it: its sender gave up, or sends too many."""
-        if self.sender is not None and self._owner is not None:
+        if self.sender is not None and self._owner is not None and frame.kind is not BUNDLE:
             envelope = decode(frame)
             message = envelope.message
             if is_request(message):
@@ -289,6 +290,9 @@ class PeerConnection(asyncio.Protocol):
     def _on_frame(self, frame: Frame) -> None:
         if self.sender is None:
             self._on_greeting(check_greeting(frame))
+            return
+        if frame.kind is BUNDLE and not self._is_client:
+            self._board.receive_bundle(self.sender, unbundle(frame))
             return
         envelope = decode(frame)
         kind = type(envelope.message)
@@ -307,16 +311,12 @@ class PeerConnection(asyncio.Protocol):
             self._board.on_name_message(self, cast("NameMessage", message))
             return True
         assert isinstance(message, Refused)
-        if message.request == CONNECTION_REQUEST:
-            self._on_refusal(message.reason)
-            return True
-        return False
-
-    def _on_refusal(self, reason: str) -> None:
-        """Close the connection: the peer refuses it."""
-        self.failure = DialFailure(Cause.TURNED_AWAY, reason)
+        if message.request != CONNECTION_REQUEST:
+            return False
+        self.failure = DialFailure(Cause.TURNED_AWAY, message.reason)
         self._is_refused = True
         self.abort()
+        return True
 
     def _on_greeting(self, greeting: Hello) -> None:
         if not self._is_believed(greeting):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.net.addresses import is_loopback
 from skipring.net.connection import PeerConnection
 from skipring.net.dial_failure import (
@@ -27,6 +27,7 @@ from skipring.net.dial_failure import (
     failure_of,
 )
 from skipring.net.sockets import TROUBLES, dial, speaks_tls
+from skipring.wire.bundle import Bundle, SmallMessage
 from skipring.wire.handshake import Hello
 from skipring.wire.rpc import Address
 
@@ -67,6 +68,7 @@ class RemotePeer:
         self._address = address  # set for a supervisor; a node's address comes from the book
         self._spare: list[PeerConnection] = []  # also greeted, but not used to send
         self._waiting: list[bytes] = []
+        self._bundle: Bundle | None = None  # small messages after the waiting frames
         self._size = 0
         self._is_scheduled = False
         self._dialling: asyncio.Task[None] | None = None
@@ -82,18 +84,48 @@ class RemotePeer:
         if self._links.is_closed:
             self._links.counts["closed"] += 1
             return
+        if self._bundle is not None:  # frames keep their order
+            self._close_bundle()
+        self._enqueue(frame)
+        if not self._is_scheduled:
+            self._schedule()
+
+    def bundle(self, topic: TopicId, message: SmallMessage) -> None:
+        """Queue a small message; those of a turn share a frame."""
+        if self._links.is_closed:
+            self._links.counts["closed"] += 1
+            return
+        if self._bundle is not None and self._bundle.is_full:
+            self._close_bundle()
+        if self._bundle is None:
+            self._bundle = Bundle()
+        self._bundle.add(topic, message)
+        if not self._is_scheduled:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        gathered = self._links.budget.gathered
+        if gathered is None:
+            asyncio.get_running_loop().call_soon(self.flush)
+        else:  # flushed at the end of the batch of received frames
+            gathered.append(self)
+
+    def _close_bundle(self) -> None:
+        """Queue the bundle as a frame."""
+        bundle, self._bundle = self._bundle, None
+        for frame in bundle.frames(self._links.hints) if bundle is not None else ():
+            if frame is None:
+                self._links.counts["not encodable"] += 1
+            else:
+                self._enqueue(frame)
+
+    def _enqueue(self, frame: bytes) -> None:
         if self._size + len(frame) > QUEUE_BYTES_MAX:
             self._links.counts["queue full"] += 1
             return
         self._waiting.append(frame)
         self._size += len(frame)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            gathered = self._links.budget.gathered
-            if gathered is None:
-                asyncio.get_running_loop().call_soon(self.flush)
-            else:  # flushed at the end of the batch of received frames
-                gathered.append(self)
 
     def refuse_request(self, frame: bytes) -> None:
         """Send the refusal of a request that waited too long."""
@@ -123,6 +155,7 @@ class RemotePeer:
     def flush(self, over: PeerConnection | None = None) -> None:
         """Write the queue, or dial; prefer connection ``over`` if it belongs to this peer."""
         self._is_scheduled = False
+        self._close_bundle()
         link = over if over is not None and over in self._spare else self.link
         if link is not None:
             waiting = self._waiting
@@ -324,7 +357,8 @@ class RemotePeer:
         return link.is_dialled and self._address is None and now - link.used_s > IDLE_S
 
     def _forget_if_idle(self) -> None:
-        if not (self.link or self._waiting or self._dialling or self.failures):
+        has_queue = self._waiting or self._bundle
+        if not (self.link or has_queue or self._dialling or self.failures):
             self._links.forget(self.name, self)
 
     def _drop(self, reason: str) -> None:

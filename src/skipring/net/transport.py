@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from random import Random
 from time import time
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from skipring.core.name_registry import CONFLICT_TICKS, Conflict, ProcessId
-from skipring.core.peers import NodeId
+from skipring.core.peers import NodeId, TopicId
 from skipring.net.addresses import AddressBook, join_address, supervisor_at
 from skipring.net.connection import PeerConnection
 from skipring.net.connection_limits import ConnectionLimits
@@ -30,8 +30,9 @@ from skipring.net.sockets import Listener
 from skipring.net.work_budget import WorkBudget
 from skipring.observability.logs import RateLimitedLogger, logger
 from skipring.security.credentials import PeerCertificate
+from skipring.wire.bundle import SmallMessage, TopicMessages, Unbundled
 from skipring.wire.codec import Envelope, encode
-from skipring.wire.framing import Frame
+from skipring.wire.framing import BUNDLE, Frame
 from skipring.wire.handshake import (
     NO_TOPIC,
     AskHolder,
@@ -55,6 +56,8 @@ SUPERVISORS: Final = supervisor_at("")  # prefix of the names of all supervisors
 DIAL_FAILURES_MAX: Final = 1024  # Limit: remembered peers with failed dials.
 
 Receiver = Callable[[NodeId, Envelope[WireMessage], Frame], None]
+GroupReceiver = Callable[[NodeId, TopicMessages], None]
+_BUNDLED: Final = Frame(BUNDLE, b"")  # in place of the frame of a message in a bundle
 
 _LOG: Final = logger("links")
 
@@ -82,14 +85,13 @@ class Transport:
         back_off_max_s: float = BACK_OFF_MAX_S,
         on_unreachable: Callable[[NodeId], None] = _ignore,
         on_silent: Callable[[NodeId], None] = _ignore,
+        receive_group: GroupReceiver | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()  # drops by reason
         self.traffic: Counter[str] = Counter()  # bytes and frames of all connections
         self.on_unreachable, self.on_silent = on_unreachable, on_silent
-        self.book = book
-        self.receive = receive
-        self.rng = rng
-        self.credentials = credentials
+        self.book, self.rng, self.credentials = book, rng, credentials
+        self.receive, self.receive_group = receive, receive_group or self.receive_each
         self.dials = dials  # False for a supervisor: nodes dial it
         self.back_off_max_s = back_off_max_s
         self.connections: set[PeerConnection] = set()
@@ -128,6 +130,21 @@ class Transport:
         if peer is None:
             peer = self.peer(to)
         peer.send(frame)
+
+    def bundle(self, to: NodeId, topic: TopicId, message: SmallMessage) -> None:
+        """Queue a small message for a node; those of a turn share a frame."""
+        peer = self.peers.get(to)
+        if peer is None:
+            peer = self.peer(to)
+        peer.bundle(topic, message)
+
+    def bundle_to_supervisor(self, address: Address, topic: TopicId, message: SmallMessage) -> None:
+        """Queue a small message for the supervisor at an address."""
+        self.peer(supervisor_at(address), address).bundle(topic, message)
+
+    def hints(self, nodes: Iterable[NodeId]) -> dict[NodeId, Address]:
+        """Return the known addresses of other nodes, for the receivers of messages."""
+        return self.book.hints([node for node in nodes if node != self.node])
 
     def send_to_supervisor(self, address: Address, frame: bytes) -> None:
         """Queue a frame for the supervisor at an address."""
@@ -350,6 +367,19 @@ class Transport:
     def intercept(self, wrap: Callable[[Receiver], Receiver]) -> None:
         """Replace the receiver of messages by a wrapper, to measure or to drop messages."""
         self.receive = wrap(self.receive)
+        self.receive_group = self.receive_each
+
+    def receive_bundle(self, sender: NodeId, bundle: Unbundled) -> None:
+        """Learn the hints of a bundle, and pass on its messages."""
+        if bundle.hints:
+            self.learn(sender, bundle.hints)
+        for group in bundle.groups:
+            self.receive_group(sender, group)
+
+    def receive_each(self, sender: NodeId, group: TopicMessages) -> None:
+        """Pass the messages of a group to the receiver, one by one."""
+        for envelope in group.envelopes():
+            self.receive(sender, envelope, _BUNDLED)
 
     def learn(self, sender: NodeId, hints: Mapping[NodeId, Address]) -> None:
         """Learn the addresses in the hints of a message."""

@@ -17,6 +17,7 @@ from skipring.core.effects import Effect
 from skipring.core.events import (
     Event,
     Received,
+    RoutineReceived,
     SubscribeRequested,
     Tick,
     UnsubscribeRequested,
@@ -30,6 +31,7 @@ from skipring.core.messages import (
     SetConfiguration,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, Peer, TopicId
+from skipring.core.ring_messages import Place
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.observability.clock import time_us
@@ -47,6 +49,7 @@ CAUSES: Final = frozenset(
         RemoveConnections,
         SubscribeRequested,
         UnsubscribeRequested,
+        RoutineReceived,
         Tick,
     }
 )
@@ -68,12 +71,22 @@ class _Place(Struct, frozen=True, gc=False):
     """Variables of a machine that define its place in the ring."""
 
     member: bool
-    label: Label | None
-    edges: tuple[Peer | None, Peer | None, Peer | None]
-    shortcuts: dict[Label, NodeId | None]
+    variables: Place
+
+    @property
+    def label(self) -> Label | None:
+        return self.variables[0].label if self.variables[0] is not None else None
+
+    @property
+    def edges(self) -> tuple[Peer | None, ...]:
+        return self.variables[1:4]
+
+    @property
+    def shortcuts(self) -> dict[Label, NodeId | None]:
+        return dict(zip(*self.variables[4:], strict=True))
 
 
-_NOWHERE: Final = _Place(False, None, (None, None, None), {})
+_NOWHERE: Final = _Place(False, (None, None, None, None, (), ()))
 _EDGES: Final = ("left", "right", "ring")
 
 
@@ -110,18 +123,17 @@ class ChangeLog:
         if before is None:
             machine = self._topics.machine(topic)
             before = _place_of(machine) if machine is not None else _NOWHERE
+            self._places[topic] = before
         effects = self._topics.handle(topic, event)
         machine = self._topics.machine(topic)
         if machine is None:  # the node has left
             self._entries.pop(topic, None)
             self._places.pop(topic, None)
-        elif not _is_at(machine, before) or topic not in self._places:
+        elif type(event) is RoutineReceived and machine.knows(event):
+            pass  # it has changed nothing
+        elif machine.wants is not before.member or machine.place() != before.variables:
             after = self._places[topic] = _place_of(machine)
-            kind = type(event.message) if isinstance(event, Received) else type(event)
-            sender = event.sender if isinstance(event, Received) else None
-            if after != before:
-                changes = _differences(before, after, machine.node)
-                self._record(topic, changes, kind.__name__, sender)
+            self._record(topic, _differences(before, after, machine.node), event)
         return effects
 
     def forget(self, topic: TopicId) -> None:
@@ -132,11 +144,11 @@ class ChangeLog:
         """Count one tick; each entry has the number of its tick."""
         self.ticks += 1
 
-    def _record(
-        self, topic: TopicId, changes: Iterator[_Found], cause: str, sender: NodeId | None
-    ) -> None:
+    def _record(self, topic: TopicId, changes: Iterator[_Found], event: Event) -> None:
+        sender = event.sender if isinstance(event, Received | RoutineReceived) else None
         kept = self._entries.setdefault(topic, deque(maxlen=KEPT))
         for found in changes:
+            cause = _cause_of(event, found.kind)
             kept.append(
                 ChangeEntry(
                     tick=self.ticks,
@@ -151,19 +163,15 @@ class ChangeLog:
             )
 
 
-def _is_at(machine: Subscriber, place: _Place) -> bool:
-    """Return True if a machine has this place; most events change nothing."""
-    return (
-        (machine.left, machine.right, machine.ring) == place.edges
-        and machine.wants is place.member
-        and machine.label == place.label
-        and machine.shortcuts == place.shortcuts
-    )
+def _cause_of(event: Event, changed: str) -> str:
+    """Return the name of the message or event that changed a variable of this kind."""
+    if isinstance(event, RoutineReceived):  # no other routine message changes these variables
+        return (IntroduceShortcut if changed == "shortcut" else CheckLabel).__name__
+    return type(event.message if isinstance(event, Received) else event).__name__
 
 
 def _place_of(machine: Subscriber) -> _Place:
-    edges = (machine.left, machine.right, machine.ring)
-    return _Place(machine.member, machine.label, edges, dict(machine.shortcuts))
+    return _Place(machine.wants, machine.place())
 
 
 # -- differences -----------------------------------------------------------------------------

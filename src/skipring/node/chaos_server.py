@@ -25,9 +25,10 @@ from skipring.core.topics import SubscriberTopics
 from skipring.core.trie import PublicationTrie
 from skipring.errors import WireError
 from skipring.net.addresses import AddressBook
-from skipring.net.transport import Receiver, Transport
+from skipring.net.transport import GroupReceiver, Receiver, Transport
 from skipring.node.group_commit import TopicLogs
 from skipring.observability.logs import logger
+from skipring.wire.bundle import SmallMessage, TopicMessages
 from skipring.wire.chaos import (
     ChaosAck,
     ChaosPing,
@@ -217,7 +218,7 @@ def _forged(topic: TopicId, frames: bytes) -> list[Message]:
 class PartitionableTransport(Transport):
     """Transport that can drop all traffic with given nodes; one name denotes all supervisors."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (those of a transport)
         self,
         greeting: Hello,
         book: AddressBook,
@@ -226,6 +227,7 @@ class PartitionableTransport(Transport):
         *,
         credentials: Credentials | None,
         on_unreachable: Callable[[NodeId], None],
+        receive_group: GroupReceiver,
     ) -> None:
         self._severed: frozenset[NodeId] = frozenset()
         self._severed_ticks = 0
@@ -236,6 +238,10 @@ class PartitionableTransport(Transport):
             if not self._is_severed(sender):
                 receive(sender, envelope, frame)
 
+        def group_unless_severed(sender: NodeId, group: TopicMessages) -> None:
+            if not self._is_severed(sender):
+                receive_group(sender, group)
+
         super().__init__(
             greeting,
             book,
@@ -243,6 +249,7 @@ class PartitionableTransport(Transport):
             rng,
             credentials=credentials,
             on_unreachable=on_unreachable,
+            receive_group=group_unless_severed,
         )
 
     def sever(self, nodes: Iterable[NodeId], ticks: int) -> None:
@@ -259,6 +266,16 @@ class PartitionableTransport(Transport):
         """Queue a frame for a supervisor unless supervisors are cut off."""
         if not self._is_severed(SUPERVISOR):
             super().send_to_supervisor(address, frame)
+
+    def bundle(self, to: NodeId, topic: TopicId, message: SmallMessage) -> None:
+        """Queue a small message unless its receiver is cut off."""
+        if not self._is_severed(to):
+            super().bundle(to, topic, message)
+
+    def bundle_to_supervisor(self, address: Address, topic: TopicId, message: SmallMessage) -> None:
+        """Queue a small message for a supervisor unless supervisors are cut off."""
+        if not self._is_severed(SUPERVISOR):
+            super().bundle_to_supervisor(address, topic, message)
 
     def learn(self, sender: NodeId, hints: Mapping[NodeId, Address]) -> None:
         """Learn addresses unless their sender is cut off; a client may name any address."""

@@ -34,11 +34,17 @@ from skipring.core.events import (
     Flush,
     Overwritten,
     Received,
+    RoutineReceived,
     SubscribeRequested,
     Tick,
 )
 from skipring.core.log_messages import FetchLog, LogInfo, LogPage, Refused
-from skipring.core.messages import CLAIMS, GetConfiguration, Message, SetConfiguration
+from skipring.core.messages import (
+    CLAIMS,
+    GetConfiguration,
+    Message,
+    SetConfiguration,
+)
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import RANDOM_BITS, incarnation_at
 from skipring.core.subscriber import Subscriber
@@ -59,6 +65,7 @@ from skipring.node.settings import NodeSettings
 from skipring.node.status_server import RequestServer, incompleteness, node_health
 from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import LogStore
+from skipring.wire.bundle import SMALL_TYPES, TopicMessages
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.handshake import Hello, Role
@@ -80,6 +87,8 @@ TICK_SLICES: Final = 16  # Guess: with 1,000 topics a group takes 2 ms of the lo
 TOPICS_AT_ONCE: Final = 16  # Guess: fewer topics tick together.
 # Guess: slices that index a large log after a start take 8 ms each; the loop serves in between.
 STARTING_FLUSHES: Final = 50  # in the time of one
+# No message of these types leaves work for a Flush.
+_NEVER_DEFERRED: Final = frozenset({RoutineReceived, *SMALL_TYPES})
 DELIVERY_LOG_TICKS: Final = 8  # Guess: deliveries are telemetry, and a write takes 0.3 ms.
 
 Deliverer = Callable[[Deliver], None]
@@ -144,6 +153,7 @@ class NodeHost:
             rng,
             credentials=settings.credentials,
             on_unreachable=self._on_unreachable,
+            receive_group=self._receive_group,
         )
         members = Membership(self.name, self._topics, self.links, settings.supervisors)
         self.membership, self.refusals = members, members.refusals
@@ -256,7 +266,9 @@ class NodeHost:
             self._changes.forget(topic)
         machines = self._changes if kind in CAUSES else self._topics
         effects = machines.handle(topic, event)
-        if topic not in self._to_flush and self._topics.has_to_flush(topic):
+        if kind in _NEVER_DEFERRED or topic in self._to_flush:
+            return effects
+        if self._topics.has_to_flush(topic):
             self._flush_later(topic)
         return effects
 
@@ -369,6 +381,15 @@ class NodeHost:
             self.dispatch(topic, event)
         if sender == SUPERVISOR:
             self.membership.on_message(topic, message)
+
+    def _receive_group(self, sender: NodeId, group: TopicMessages) -> None:
+        """Handle the messages of a group: routine messages of a member in one event."""
+        is_watched = self.arrivals.watched or sender.startswith(SUPERVISORS)
+        if is_watched or not group.is_routine or not group.is_claimed_by(sender):
+            self.links.receive_each(sender, group)
+            return
+        messages = group.messages
+        self.dispatch(group.topic, RoutineReceived(messages, sender))  # type: ignore[arg-type]
 
     def _why_refused(self, sender: NodeId, kind: type[WireMessage]) -> str | None:
         """Return the reason why a message of this type is dropped now, or None."""

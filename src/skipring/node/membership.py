@@ -7,6 +7,7 @@ has dialled.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from skipring.core.log_messages import Refused
@@ -107,17 +108,25 @@ class Membership:
         These have a label and no connection: a supervisor reaches a node only over a connection
         that the node dials.
         """
-        supervisors = {topic: self.supervisor_of(topic) for topic in self._topics.names()}
-        used = {address for address in supervisors.values() if address is not None}
+        machines = self._topics.machines()
+        joined = {topic: None for topic, machine in machines if machine.label is not None}
+        assigned = {self.supervisor_of(topic) for topic, _ in machines}
+        used = {address for address in assigned if address is not None}
         away = {each for each in used if not self._transport.is_linked(supervisor_at(each))}
-        self._log_changes(used, away)
-        return [
-            topic
-            for topic, machine in self._topics.machines()
-            if machine.label is not None and supervisors[topic] in away
-        ]
+        self._log_changes(used, away, joined.keys())
+        for topic, machine in machines:
+            if machine.replica.own.ahead:
+                self._rate_limited.warn(
+                    "incarnations_ahead",
+                    reason="numbers of this node's name are ahead of the clock and are ignored",
+                    topic=topic,
+                    count=machine.replica.own.ahead,
+                )
+        return [each for each in joined if self.supervisor_of(each) in away] if away else []
 
-    def _log_changes(self, used: set[Address], away: set[Address]) -> None:
+    def _log_changes(
+        self, used: set[Address], away: set[Address], joined: AbstractSet[TopicId]
+    ) -> None:
         """Log lost and restored supervisors, and joined and left topics."""
         for address in sorted(away & self._away):  # a dial that takes less than a tick is usual
             self._report(address)
@@ -126,20 +135,13 @@ class Membership:
             if address in used:
                 _LOG.info("supervisor_connected", address=address)
         self._away = away
-        joined = {topic for topic, machine in self._topics.machines() if machine.label is not None}
+        if joined == self._joined:
+            return
         for topic in joined - self._joined:
             _LOG.info("joined", topic=topic)
         for topic in self._joined - joined:
             _LOG.info("left_ring", topic=topic)
-        self._joined = joined
-        for topic, machine in self._topics.machines():
-            if machine.replica.own.ahead:
-                self._rate_limited.warn(
-                    "incarnations_ahead",
-                    reason="numbers of this node's name are ahead of the clock and are ignored",
-                    topic=topic,
-                    count=machine.replica.own.ahead,
-                )
+        self._joined = set(joined)
 
     def on_unreachable(self, name: NodeId) -> None:
         """Log at once why a dial to a supervisor has failed."""

@@ -10,6 +10,7 @@ from skipring.core.messages import PublishMany, PublishNew
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import WireError
 from skipring.net.transport import Transport
+from skipring.wire.bundle import SMALL_TYPES, SmallMessage
 from skipring.wire.codec import encode, forwarded, named_nodes
 from skipring.wire.framing import Frame
 from skipring.wire.rpc import Address, WireMessage
@@ -42,6 +43,9 @@ class Sender:
     def send(self, topic: TopicId, effect: Send, event: Event) -> None:
         """Queue the message of an effect; reuse the frame of ``event`` for a forwarded one."""
         message = effect.message
+        if type(message) in SMALL_TYPES:
+            self._bundle(topic, effect.to, message)  # type: ignore[arg-type]
+            return
         if message is not self._message or event is not self._event:
             self._event, self._message = event, message
             frame = _forwarded(topic, message, event) if type(event) is Received else None
@@ -55,6 +59,9 @@ class Sender:
 
     def send_message(self, topic: TopicId, to: NodeId, message: WireMessage) -> None:
         """Queue a message of the host, such as a response."""
+        if type(message) in SMALL_TYPES:
+            self._bundle(topic, to, message)  # type: ignore[arg-type]
+            return
         frame = self._encoded(topic, message)
         if frame is None:
             return
@@ -62,6 +69,16 @@ class Sender:
             self._queue_for_supervisor(topic, frame)
         else:
             self._transport.send(to, frame)
+
+    def _bundle(self, topic: TopicId, to: NodeId, message: SmallMessage) -> None:
+        if to != SUPERVISOR:
+            self._transport.bundle(to, topic, message)
+            return
+        address = self._supervisor_of(topic)
+        if address is None:
+            self._transport.counts["no supervisor"] += 1
+        else:
+            self._transport.bundle_to_supervisor(address, topic, message)
 
     def _encoded(self, topic: TopicId, message: WireMessage) -> bytes | None:
         names = [node for node in named_nodes(message) if node != self._node]

@@ -143,8 +143,8 @@ _NO_PEERS: Final = frozenset(
 def _finder(kind: Any) -> Finder | None:  # noqa: ANN401  (a type)
     """Return a function that lists the nodes in a value of a type; None if it contains none."""
     origin, args = get_origin(kind), get_args(kind)
-    if kind == NodeId:
-        return lambda node: (node,)
+    if kind == NodeId or kind is Peer:
+        return (lambda peer: (peer.node,)) if kind is Peer else (lambda node: (node,))
     if origin is Annotated:
         return _finder(args[0])
     if origin in (Union, UnionType):
@@ -306,7 +306,12 @@ def _reader_of(kind: type[WireMessage]) -> _Reader:
 FORMATS: Final[Mapping[type[WireMessage], MessageFormat]] = {
     kind: _format_of(kind) for kind in WIRE_TYPES
 }
-_READERS: Final[Mapping[int, _Reader]] = {tag_of(kind): _reader_of(kind) for kind in WIRE_TYPES}
+_READERS_BY_TYPE: Final[Mapping[type[WireMessage], _Reader]] = {
+    kind: _reader_of(kind) for kind in WIRE_TYPES
+}
+_READERS: Final[Mapping[int, _Reader]] = {
+    tag_of(kind): reader for kind, reader in _READERS_BY_TYPE.items()
+}
 _ENCODER: Final = Encoder()
 
 
@@ -327,20 +332,34 @@ def decode(given: Frame) -> Envelope[WireMessage]:
     try:
         envelope = read(body)
     except (MsgspecError, ValueError, RecursionError) as error:  # ValueError: not UTF-8
-        raise MessageError(f"{form.name}: {_on_one_line(error)}") from None
+        raise MessageError(f"{form.name}: {on_one_line(error)}") from None
     message, hints = envelope.message, envelope.hints
     check_topic(envelope.topic)
-    for get in getters:
-        if match_node(get(message)) is None:
-            check_node(get(message))
-    for check in checks:
-        check(message)
+    _check(message, getters, checks)
     if hints and not hints.keys() <= set(named_nodes(message)):
         raise MessageError("a hint about a node that the message does not name")
     return envelope
 
 
-def _on_one_line(error: Exception) -> str:
+def check_nodes(message: WireMessage) -> None:
+    """Check the nodes that a decoded message names; raise MessageError for an invalid name."""
+    _, _, getters, checks = _READERS_BY_TYPE[type(message)]
+    _check(message, getters, checks)
+
+
+def _check(
+    message: WireMessage,
+    getters: Sequence[Callable[[WireMessage], NodeId]],
+    checks: Sequence[Check],
+) -> None:
+    for get in getters:
+        if match_node(get(message)) is None:
+            check_node(get(message))
+    for check in checks:
+        check(message)
+
+
+def on_one_line(error: Exception) -> str:
     """Return the decoder's message, short and printable, because it quotes received values."""
     text = ascii(str(error)[:_REASON_CHARACTERS_MAX])
     return text[1:-1]
@@ -363,7 +382,7 @@ def encode(
     try:
         body = _ENCODER.encode((message, topic, dict(hints) if hints else {}))
     except (OverflowError, UnicodeEncodeError) as error:
-        raise MessageError(f"{form.name}: {_on_one_line(error)}") from None
+        raise MessageError(f"{form.name}: {on_one_line(error)}") from None
     if len(body) > form.body_bytes_max:
         raise MessageError(_too_long(form, len(body)))
     return frame(body, form.frame_kind)

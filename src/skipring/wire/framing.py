@@ -21,10 +21,12 @@ class FrameKind(IntEnum):
 
     CONTROL = 0  # messages that maintain the ring
     DATA = 1  # publications and messages about them
+    BUNDLE = 2  # small control messages of several topics
 
 
 CONTROL: Final = FrameKind.CONTROL
 DATA: Final = FrameKind.DATA
+BUNDLE: Final = FrameKind.BUNDLE
 
 # Chosen limit: 1024 short ids with their hops (IHave) are 9 KiB, everything else is shorter.
 CONTROL_BYTES_MAX: Final = 16 * 1024
@@ -32,8 +34,8 @@ CONTROL_BYTES_MAX: Final = 16 * 1024
 # headers of 4 bytes a character it is 4 times that size. The largest publication has 522 KiB.
 DATA_BYTES_MAX: Final = 1024 * 1024
 
-_KINDS: Final = (CONTROL, DATA)
-_BYTES_MAX: Final = (CONTROL_BYTES_MAX, DATA_BYTES_MAX)
+_KINDS: Final = (CONTROL, DATA, BUNDLE)
+_BYTES_MAX: Final = (CONTROL_BYTES_MAX, DATA_BYTES_MAX, CONTROL_BYTES_MAX)
 _LENGTH_MAX: Final = DATA_BYTES_MAX + 1
 
 _HEADER: Final = Layout(">IB")  # the length, and the first byte of the body

@@ -22,7 +22,7 @@ from skipring.wire.framing import CONTROL, Frame, FrameReader, frame
 from skipring.wire.limits import check_address
 
 MAGIC: Final = "skipring"
-VERSION: Final = 3
+VERSION: Final = 4
 # Last field of a greeting that opens a connection: a server of a line protocol, such as HTTP,
 # answers it at once and is recognised. Readers ignore it, like every field after the known ones.
 BLANK_LINE: Final = "\r\n\r\n"
@@ -71,7 +71,9 @@ def encode_greeting(greeting: Hello, *, is_opening: bool = False) -> bytes:
 def check_greeting(given: Frame) -> Hello:
     """Decode the first frame of a connection; raise HandshakeError for another version."""
     if given.kind is not CONTROL:
-        raise HandshakeError("the first frame is a data frame, not a greeting")
+        raise HandshakeError(
+            f"the first frame is a {given.kind.name.lower()} frame, not a greeting"
+        )
     try:
         opening = _OPENING.decode(given.body)
     except (MsgspecError, ValueError, RecursionError):  # ValueError: not UTF-8

@@ -59,6 +59,7 @@ def _idle(topics: int, pause_s: float, seconds: float) -> tuple[float, int]:
             directory=directory,
             address=processes.start_supervisor(),
         )
+        Board(directory)  # now: two workers would create its file at the same time
         processes.start_workers(run, (IDLE, OTHERS))
         processes.wait_calm((IDLE, OTHERS))
         pid = processes.running[IDLE].pid

@@ -8,7 +8,7 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
-from skipring.core.peers import NodeId
+from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.errors import SkipringError
 from skipring.lab.bench.report import Figures
@@ -27,6 +27,7 @@ from skipring.lab.bench.systems.ours import BenchMember, forming_tick_s, join, w
 from skipring.lab.bench.worker import Role
 from skipring.lab.processes import until
 from skipring.net.transport import Receiver
+from skipring.wire.bundle import SmallMessage
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.rpc import Address, WireMessage
@@ -57,7 +58,7 @@ class LossyMember(BenchMember):
     def begin(self) -> None:
         """Start to drop frames."""
         links = self.node.links
-        send = links.send_to_supervisor
+        send, bundle = links.send_to_supervisor, links.bundle_to_supervisor
 
         def lossy(receive: Receiver) -> Receiver:
             def receive_some(sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
@@ -70,8 +71,13 @@ class LossyMember(BenchMember):
             if not self._is_lost():
                 send(address, frame)
 
+        def bundle_some(address: Address, topic: TopicId, message: SmallMessage) -> None:
+            if not self._is_lost():
+                bundle(address, topic, message)
+
         links.intercept(lossy)
         links.send_to_supervisor = send_some  # type: ignore[method-assign]
+        links.bundle_to_supervisor = bundle_some  # type: ignore[method-assign]
 
     def _is_lost(self) -> bool:
         is_lost = self._rng.random() < self._loss

@@ -1,0 +1,142 @@
+"""Routine messages: handled together as each alone, also when they are known."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.events import Overwritten, Received, RoutineReceived, Tick
+from skipring.core.messages import CheckLabel, Digest, IntroduceShortcut, RoutineMessage
+from skipring.core.neighbour_liveness import NeighbourLiveness
+from skipring.core.peers import EdgeKind
+from skipring.core.ring import Ring
+from skipring.core.ring_digest import RingDigest
+from skipring.core.ring_messages import SENDERS_MAX, RingMessages
+from skipring.core.shortcuts import Shortcuts
+from skipring.core.state import SubscriberState
+from tests.support.fake_host import FakeHost, sent
+from tests.support.machines import (
+    ME,
+    label,
+    peer,
+    ring_at,
+    subscriber,
+    supervisor,
+    unhurried,
+    written,
+)
+from tests.support.strategies import messages, subscriber_states
+
+NODES = (ME, "a", "b", "c", "supervisor")
+LIVE = ProtocolConfig.live()
+# In the middle of a ring of eight, with both neighbours and a shortcut.
+STATE = SubscriberState(
+    label=label("01"),
+    left=peer("001", "a"),
+    right=peer("011", "z"),
+    shortcuts={label("0"): "r", label("1"): "s"},
+)
+FROM_A: tuple[RoutineMessage, ...] = (
+    CheckLabel(peer("001", "a"), label("01"), EdgeKind.LINE),
+    Digest("a", 7),
+)
+
+
+def routine_messages() -> st.SearchStrategy[tuple[RoutineMessage, ...]]:
+    one = messages(NODES, (CheckLabel, IntroduceShortcut, Digest))
+    return st.lists(one, min_size=1, max_size=4).map(tuple)  # type: ignore[arg-type]
+
+
+@unhurried
+@given(st.data())
+def test_messages_handled_together_act_as_each_alone(data: st.DataObject) -> None:
+    """From any state, for any messages, also if they arrive again and the state has changed."""
+    states = subscriber_states(NODES)
+    together, alone = (subscriber(STATE, config=LIVE) for _ in range(2))
+    events = [
+        RoutineReceived(data.draw(routine_messages()), data.draw(st.sampled_from(NODES)))
+        for _ in range(2)
+    ]
+    for _ in range(6):
+        step = data.draw(st.sampled_from(("messages", "messages", "tick", "state")))
+        if step == "messages":
+            event = data.draw(st.sampled_from(events))
+            effects = together.handle(event)
+            each = [alone.handle(Received(message, event.sender)) for message in event.messages]
+            assert effects == [effect for some in each for effect in some]
+        elif step == "tick":
+            assert sent(together.handle(Tick())) == sent(alone.handle(Tick()))
+        else:
+            state = data.draw(states)
+            together.handle(Overwritten(state))
+            alone.handle(Overwritten(state))
+        assert together.machine.state() == alone.machine.state()
+        assert together.machine.memory() == alone.machine.memory()
+
+
+def at_rest() -> FakeHost:
+    """Return a member that knows the messages of its left neighbour."""
+    host = subscriber(STATE, config=LIVE)
+    for _ in range(2):
+        assert host.handle(RoutineReceived(FROM_A, "a")) == []
+    return host
+
+
+def test_known_messages_show_that_the_sender_lives() -> None:
+    host = at_rest()
+    for _ in range(20):
+        host.tick()
+        host.handle(RoutineReceived(FROM_A, "a"))
+    assert host.machine.unheard["a"] == -1
+    assert host.machine.silence["a"].ticks == 0
+    assert host.machine.unheard["z"] > 0
+    assert host.machine.digests == {"a": 7}
+
+
+def test_known_messages_are_handled_again_at_another_place() -> None:
+    host = at_rest()
+    host.handle(Overwritten(SubscriberState(label=label("1"))))
+    (effect,) = host.handle(RoutineReceived(FROM_A, "a"))
+    assert sent([effect])[0][0] == "a"  # its belief about the label is wrong now
+
+
+def test_messages_of_many_senders_are_bounded() -> None:
+    ring = ring_at("01", left=peer("001", "a"), right=peer("011", "z"))
+    part = RingMessages(ring, Shortcuts(ring), NeighbourLiveness(LIVE), RingDigest(LIVE))
+    for number in range(SENDERS_MAX + 10):
+        event = RoutineReceived((Digest(f"n{number}", 1),), f"n{number}")
+        assert written(lambda out: part.on_routine(event, out)) == []  # noqa: B023
+    assert len(part.known or ()) == SENDERS_MAX
+
+
+def test_wrong_known_messages_are_corrected_within_16_ticks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node wrongly believes that a message changes nothing."""
+    host = subscriber(STATE, config=LIVE)
+    nearer: tuple[RoutineMessage, ...] = (
+        CheckLabel(peer("0011", "b"), label("01"), EdgeKind.LINE),
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(Ring, "on_check_label", lambda *_: None)
+        host.handle(RoutineReceived(nearer, "b"))
+    host.handle(RoutineReceived(nearer, "b"))
+    assert host.machine.left == peer("001", "a")
+    host.tick(16)
+    host.handle(RoutineReceived(nearer, "b"))
+    assert host.machine.left == peer("0011", "b")
+
+
+@pytest.mark.parametrize("wants", [True, False])
+def test_node_without_a_label_answers_each_message(wants: bool) -> None:
+    host = subscriber(SubscriberState(member=wants), config=LIVE)
+    together = host.handle(RoutineReceived(FROM_A, "a"))
+    assert together == host.handle(RoutineReceived(FROM_A, "a"))
+    assert "a" in [to for to, _ in sent(together)]
+
+
+def test_supervisor_asks_the_sender_of_routine_messages_to_forget_it() -> None:
+    host = supervisor("a")
+    assert [to for to, _ in sent(host.handle(RoutineReceived(FROM_A, "a")))] == ["a"] * len(FROM_A)
