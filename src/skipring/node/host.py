@@ -13,6 +13,7 @@ from typing import Final, Self, assert_never, cast
 
 from msgspec.structs import replace
 
+from skipring.core.batches import RecordBatch
 from skipring.core.effects import (
     Backfilled,
     Deliver,
