@@ -11,7 +11,6 @@ from skipring.core.events import Overwritten, Received, RoutineReceived, Tick
 from skipring.core.messages import CheckLabel, Digest, IntroduceShortcut, RoutineMessage
 from skipring.core.neighbour_liveness import NeighbourLiveness
 from skipring.core.peers import EdgeKind
-from skipring.core.ring import Ring
 from skipring.core.ring_digest import RingDigest
 from skipring.core.ring_messages import SENDERS_MAX, RingMessages
 from skipring.core.shortcuts import Shortcuts
@@ -119,9 +118,8 @@ def test_wrong_known_messages_are_corrected_within_16_ticks(
     nearer: tuple[RoutineMessage, ...] = (
         CheckLabel(peer("0011", "b"), label("01"), EdgeKind.LINE),
     )
-    with monkeypatch.context() as patch:
-        patch.setattr(Ring, "on_check_label", lambda *_: None)
-        host.handle(RoutineReceived(nearer, "b"))
+    messages = host.machine.ring_messages
+    messages.known, messages.known_at = {"b": nearer}, messages.place()
     host.handle(RoutineReceived(nearer, "b"))
     assert host.machine.left == peer("001", "a")
     host.tick(16)

@@ -116,7 +116,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_rng": (FIXED, "chance is no state: any outcome is possible at any time"),
             "_shortcuts": (PART, "Shortcuts"),
             "_liveness": (PART, "NeighbourLiveness"),
-            "_messages": (PART, "RingMessages"),
+            "ring_messages": (PART, "RingMessages"),
             "node": (FIXED, "the node's name"),
             "wants": (FILE, "SubscriberState.member"),
         },

@@ -63,7 +63,7 @@ class Subscriber:
         "_config",
         "_digest",
         "_liveness",
-        "_messages",
+        "ring_messages",
         "_ring",
         "_rng",
         "_shortcuts",
@@ -94,7 +94,7 @@ class Subscriber:
         self._shortcuts = Shortcuts(self._ring)
         self._liveness = NeighbourLiveness(config)
         self._digest = RingDigest(config)
-        self._messages = RingMessages(self._ring, self._shortcuts, self._liveness, self._digest)
+        self.ring_messages = RingMessages(self._ring, self._shortcuts, self._liveness, self._digest)
         self.replica = Replica(topic, log, node=node, incarnation=incarnation)
         self._broadcast = Broadcast(self._ring, self._shortcuts, self.replica, config)
         self.replication = Replication(self._ring, self._broadcast, self.replica, config)
@@ -142,7 +142,7 @@ class Subscriber:
             if is_member:
                 handler(self._broadcast, message, sender, out)
         elif kind in RingMessages.HANDLERS:
-            RingMessages.HANDLERS[kind](self._messages, message, out)
+            RingMessages.HANDLERS[kind](self.ring_messages, message, out)
             self._broadcast.invalidate_view()
             if kind is CheckLabel and not is_member:
                 # The sender has an edge to this node, perhaps because it is still recorded (S2).
@@ -166,7 +166,7 @@ class Subscriber:
             return
         if self._config.detects_failures:
             self._liveness.on_message(event.sender)
-        self._messages.on_routine(event, out)
+        self.ring_messages.on_routine(event, out)
         self._broadcast.invalidate_view()
 
     # -- periodic actions ------------------------------------------------------------------
@@ -209,7 +209,7 @@ class Subscriber:
         at most 16 ticks (``test_wrong_derived_values_are_corrected_within_16_ticks``).
         """
         self._shortcuts.drop_derived()
-        self._messages.drop_derived()
+        self.ring_messages.drop_derived()
         self._digest.drop_derived()
         self._broadcast.drop_derived()
         self.replication.drop_derived()
@@ -319,11 +319,11 @@ class Subscriber:
 
     def place(self) -> Place:
         """Return label, edges and shortcuts as one value, to detect changes."""
-        return self._messages.place()
+        return self.ring_messages.place()
 
     def knows(self, event: RoutineReceived) -> bool:
         """Return True if messages, the last that this node has handled, changed nothing."""
-        return self._messages.is_known(event)
+        return self.ring_messages.is_known(event)
 
     @property
     def shortcuts(self) -> Mapping[Label, NodeId | None]:
@@ -414,7 +414,7 @@ class Subscriber:
         self._ring.load(me, state.left, state.right, state.ring)
         self._shortcuts.load_slots(state.shortcuts)
         self._liveness.load(state.silence)
-        self._messages.drop_derived()
+        self.ring_messages.drop_derived()
         self._digest.load(state.digests)
         self.replica.recover(state.hashes)
         self._broadcast.on_recovered()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -40,14 +39,8 @@ from skipring.core.events import (
     Tick,
 )
 from skipring.core.log_messages import FetchLog, LogInfo, LogPage, Refused
-from skipring.core.messages import (
-    CLAIMS,
-    GetConfiguration,
-    Message,
-    SetConfiguration,
-)
+from skipring.core.messages import CLAIMS, GetConfiguration, Message, SetConfiguration
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
-from skipring.core.publications import RANDOM_BITS, incarnation_at
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import StorageError
@@ -59,7 +52,7 @@ from skipring.node.change_log import CAUSES, ChangeLog
 from skipring.node.chaos_server import NodeChaos, PartitionableTransport, kill_process
 from skipring.node.drain import Departures
 from skipring.node.group_commit import DeliveryLogFlusher, GroupCommit, TopicLogs
-from skipring.node.membership import CARRIERS, REQUESTS, Membership
+from skipring.node.membership import CARRIERS, REQUESTS, Incarnations, Membership
 from skipring.node.publisher import Publisher, PublishProxy, Replications
 from skipring.node.sender import Sender
 from skipring.node.settings import NodeSettings
@@ -130,12 +123,9 @@ class NodeHost:
         self.logs = TopicLogs(store, trace)
         self._trace = self.logs.trace
         self._trace_writes = DeliveryLogFlusher(self._trace)
-        self._incarnation = 0  # of the newest join, or of the handshake before the first
+        self._incarnations = Incarnations()
         self._topics = SubscriberTopics(
-            name,
-            rng=rng,
-            config=settings.config,
-            open_log=self.logs.open,
+            name, rng=rng, config=settings.config, open_log=self.logs.open
         )
         self.machine, self.states = self._topics.machine, self._topics.states  # for queries
         self._changes = ChangeLog(self._topics)
@@ -147,13 +137,14 @@ class NodeHost:
         """Create the parts that reach other processes."""
         settings = self._settings
         kind = PartitionableTransport if settings.is_chaotic else Transport
+        own = self._incarnations.issue()
         self.links: Transport = kind(
-            Hello(node=self.name, address="", role=Role.NODE, incarnation=self._next_incarnation()),
+            Hello(node=self.name, address="", role=Role.NODE, incarnation=own),
             AddressBook(),
             self._receive,
             rng,
             credentials=settings.credentials,
-            on_unreachable=self._on_unreachable,
+            on_unreachable=lambda peer: self.membership.on_unreachable(peer),  # noqa: PLW0108  (made later)
             receive_group=self._receive_group,
         )
         members = Membership(self.name, self._topics, self.links, settings.supervisors)
@@ -418,20 +409,11 @@ class NodeHost:
             case _:
                 self._requests.handle(sender, topic, message)
 
-    def _on_unreachable(self, name: NodeId) -> None:
-        self.membership.on_unreachable(name)
-
     # -- requests of the application -------------------------------------------------------------
 
     def subscribe(self, topic: TopicId) -> None:
         """Become a member of a topic."""
-        self.dispatch(topic, SubscribeRequested(self._next_incarnation()))
-
-    def _next_incarnation(self) -> int:
-        """Return an incarnation above the earlier ones of this process, from clock and chance."""
-        drawn = incarnation_at(time_ns() // 1000, secrets.randbits(RANDOM_BITS))
-        self._incarnation = max(self._incarnation + 1, drawn)
-        return self._incarnation
+        self.dispatch(topic, SubscribeRequested(self._incarnations.issue()))
 
     def attach(
         self, topic: TopicId, deliver: Deliverer, on_in_sync: SyncObserver = _ignore

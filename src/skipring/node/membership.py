@@ -6,8 +6,10 @@ has dialled.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from time import time_ns
 from typing import Final
 
 from skipring.core.log_messages import Refused
@@ -24,6 +26,7 @@ from skipring.core.messages import (
     Unsubscribe,
 )
 from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import RANDOM_BITS, incarnation_at
 from skipring.core.topics import SubscriberTopics
 from skipring.net.addresses import supervisor_at, supervisor_of
 from skipring.net.transport import SUPERVISORS, Transport
@@ -38,6 +41,19 @@ REQUESTS: Final = frozenset(
 )
 
 _LOG: Final = logger("membership")
+
+
+class Incarnations:
+    """Incarnations of one process, each above the earlier ones (decision 46)."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def issue(self) -> int:
+        """Return a new incarnation, from clock and chance."""
+        drawn = incarnation_at(time_ns() // 1000, secrets.randbits(RANDOM_BITS))
+        self._last = max(self._last + 1, drawn)
+        return self._last
 
 
 class Membership:
