@@ -11,8 +11,10 @@ from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.state import SubscriberState
 from skipring.sim.engine import World
 from skipring.sim.process_faults import (
+    DRAIN_ROUNDS,
     Churn,
     CrashWave,
+    DrainWave,
     Incident,
     OracleDetector,
     PublishLoad,
@@ -57,6 +59,8 @@ def strike(incident: Incident, world: World, rounds: int) -> None:
         (Churn(0.1), 99),
         (Churn(0.1, rounds=7), 6),
         (Churn(0), -1),
+        (DrainWave((3, 9), 0.5), 9 + DRAIN_ROUNDS),
+        (DrainWave((), 0.5), -1),
         (SupervisorRestart((4, 2)), 4),
         (SupervisorRestart(()), -1),
         (WrongSuspicion(0.1, 30), 29),
@@ -125,6 +129,21 @@ def test_victims_of_a_wave_are_random() -> None:
 
 
 # --- churn -----------------------------------------------------------------------------
+
+
+def test_drained_members_leave_and_others_leave_at_the_time_limit() -> None:
+    world = ring_of(8)
+    incident = DrainWave((0,), 0.25)
+    incident.strike(world)
+    leaving = [n for n, each in world.subscribers.items() if each.replication.is_leaving]
+    assert len(leaving) == 2
+    world.drained.clear()
+    world.drained[leaving[0]] = "n0000"
+    for number in (1, DRAIN_ROUNDS):
+        world.round = number
+        incident.strike(world)
+        members = {node for node, each in world.subscribers.items() if each.wants}
+        assert world.subscribers.keys() - members == set(leaving[: 1 if number == 1 else 2])
 
 
 def test_churn_crashes_nodes_while_as_many_join() -> None:

@@ -13,6 +13,7 @@ from skipring.sim.network_faults import Delay, Duplication, Loss, Partition
 from skipring.sim.process_faults import (
     Churn,
     CrashWave,
+    DrainWave,
     OracleDetector,
     PublishLoad,
     SupervisorRestart,
@@ -199,6 +200,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any]] = {
     "delay": (SMALL, {"share": 0.5, "rounds_max": 3}),
     "partition": (SMALL, {"share": 0.5, "from_round": 0, "to_round": 9}),
     "crash": (SMALL, {"rounds": [2], "share": 0.5}),
+    "drain": (SMALL, {"rounds": [2], "share": 0.5}),
     "wrong_suspicion": (SMALL, {"rounds": 5, "share": 0.5}),
     "publisher_crashes": (SMALL, [2]),
     "config": (SMALL | {"adversary": "A15"}, "live"),
@@ -246,6 +248,7 @@ def test_faults_and_incidents_follow_from_the_fields() -> None:
             "delay": {"share": 0.6, "rounds_max": 7},
             "partition": {"share": 0.5, "from_round": 8, "to_round": 9},
             "crash": {"rounds": [10], "share": 0.11},
+            "drain": {"rounds": [11], "share": 0.12},
             "wrong_suspicion": {"rounds": 12, "share": 0.13},
             "publish": {"rounds": 14, "per_round": 15},
         }
@@ -261,12 +264,41 @@ def test_faults_and_incidents_follow_from_the_fields() -> None:
     assert set(incidents) == {
         Churn(0.3),
         CrashWave((10,), 0.11),
+        DrainWave((11,), 0.12),
         CrashWave((2, 4, 6, 8), 1 / 16),  # from the adversary
         WrongSuspicion(0.13, 12),
         PublishLoad(14, 15),
         SupervisorRestart((5,)),
     }
     assert scenario.warm_up_rounds == 100
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.2])
+def test_members_that_leave_with_a_drain_hand_over_every_publication(loss: float) -> None:
+    """Most scattered publications are at one to eight members, which may all leave."""
+    scenario = make_scenario(
+        {
+            "n": 16,
+            "publications": 60,
+            "drain": {"rounds": [0, 9, 10, 20], "share": 0.3},
+            "loss": loss,
+            "seed": 5,
+        }
+    )
+    simulation = Simulation(scenario)
+    held = {
+        each.id
+        for machine in simulation.world.subscribers.values()
+        for each in machine.publications
+    }
+    report = simulation.run()
+    world = simulation.world
+    assert report.is_good, report.violations
+    members = [machine for machine in world.subscribers.values() if machine.wants]
+    assert len(members) == 16 - len(world.drained) <= 8
+    assert None not in world.drained.values()
+    for machine in members:
+        assert held <= {each.id for each in machine.publications}
 
 
 def test_default_scenario_is_live_without_faults_and_incidents() -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count, islice
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from skipring.core.peers import NodeId
 from skipring.sim.engine import World
+
+DRAIN_ROUNDS: Final = 32  # Guess: longer than the drain of a few thousand publications.
 
 
 class Incident(Protocol):
@@ -45,6 +47,37 @@ class CrashWave(Struct, frozen=True):
         victims = min(round(self.share * len(nodes)), len(nodes) - 1)
         for node in world.rng.sample(nodes, max(victims, 0)):
             world.crash(node)
+
+
+class DrainWave(Struct, frozen=True):
+    """Departure of a share of the members with a drain, in each of the given rounds.
+
+    Only members with neighbours drain: a node waits for its place in the ring first. A member
+    leaves once its drain has ended, and DRAIN_ROUNDS later at the latest, as a node does after its
+    time limit (decision 0049).
+    """
+
+    rounds: tuple[int, ...]
+    share: float
+
+    @property
+    def last_round(self) -> int:
+        """Return the last round in which a member may leave."""
+        return max(self.rounds, default=-1 - DRAIN_ROUNDS) + DRAIN_ROUNDS
+
+    def strike(self, world: World) -> None:
+        """Drain a share of the members if this round is listed; let drained members leave."""
+        is_late = world.round - DRAIN_ROUNDS in self.rounds
+        members = {node: each for node, each in sorted(world.subscribers.items()) if each.wants}
+        leaving = [node for node, each in members.items() if each.replication.is_leaving]
+        for node in leaving:
+            if is_late or node in world.drained:
+                world.unsubscribe(node)
+        if world.round in self.rounds:
+            staying = [n for n, each in members.items() if n not in leaving and each.neighbours()]
+            leavers = min(round(self.share * len(members)), len(staying) - 1)
+            for node in world.rng.sample(staying, max(leavers, 0)):
+                world.drain(node)
 
 
 class Churn(Struct, frozen=True):

@@ -22,6 +22,7 @@ from skipring.sim.network_faults import Delay, Duplication, Fault, Loss, Partiti
 from skipring.sim.process_faults import (
     Churn,
     CrashWave,
+    DrainWave,
     Incident,
     OracleDetector,
     PublisherCrash,
@@ -68,8 +69,8 @@ class DelaySpan(Struct, frozen=True, forbid_unknown_fields=True):
     rounds_max: Annotated[int, Meta(ge=1, le=1000)]
 
 
-class CrashSpan(Struct, frozen=True, forbid_unknown_fields=True):
-    """Crash of a share of the subscribers in each of the given rounds."""
+class WaveSpan(Struct, frozen=True, forbid_unknown_fields=True):
+    """Crash or departure of a share of the subscribers in each of the given rounds."""
 
     rounds: tuple[Rounds, ...]
     share: Share
@@ -113,7 +114,8 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     supervisor_restarts: tuple[Rounds, ...] = ()
     delay: DelaySpan | None = None
     partition: PartitionSpan | None = None
-    crash: CrashSpan | None = None
+    crash: WaveSpan | None = None
+    drain: WaveSpan | None = None
     publisher_crashes: tuple[Rounds, ...] = ()
     wrong_suspicion: SuspicionSpan | None = None
     publish: PublishSpan | None = None
@@ -170,6 +172,8 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             found.append(Churn(self.churn))
         if self.crash is not None:
             found.append(CrashWave(self.crash.rounds, self.crash.share))
+        if self.drain is not None:
+            found.append(DrainWave(self.drain.rounds, self.drain.share))
         if ADVERSARIES[self.adversary].crash_rounds:
             found.append(CrashWave(ADVERSARIES[self.adversary].crash_rounds, CRASH_SHARE))
         if self.wrong_suspicion is not None:
