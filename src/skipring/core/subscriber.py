@@ -63,13 +63,13 @@ class Subscriber:
         "_config",
         "_digest",
         "_liveness",
-        "ring_messages",
         "_ring",
         "_rng",
         "_shortcuts",
         "node",
         "replica",
         "replication",
+        "ring_messages",
         "wants",
     )
 
