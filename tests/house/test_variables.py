@@ -110,6 +110,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_rng": (FIXED, "chance is no state: any outcome is possible at any time"),
             "_shortcuts": (PART, "Shortcuts"),
             "_liveness": (PART, "NeighbourLiveness"),
+            "_unheard": (FILE, "SubscriberMemory.unheard"),
             "node": (FIXED, "the node's name"),
             "wants": (FILE, "SubscriberState.member"),
         },
@@ -126,7 +127,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "slots": (FILE, "SubscriberState.shortcuts"),
         },
         "NeighbourLiveness": {
-            "_unheard": (FILE, "SubscriberMemory.unheard"),
+            "_unheard": (FIXED, "that of the subscriber, given when the machine is made"),
             "_config": (FIXED, "given when the machine is made"),
             "_watches": (FILE, "SubscriberState.silence"),
         },
@@ -156,6 +157,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_sync": (PART, "SyncConfirmations"),
         },
         "Broadcast": {
+            "_arrived": (DERIVED, "test_wrong_arrivals_last_until_the_next_flush"),
             "_lazy_push": (PART, "LazyPush"),
             "_calm_ticks": (FILE, "BroadcastState.calm_ticks"),
             "_config": (FIXED, "given when the machine is made"),
@@ -260,6 +262,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "is_complete": (FILE, "CompletenessState.complete"),
         },
         "Replica": {
+            "_accepts_opaque": (FIXED, "given when the machine is made"),
             "log": (PART, "MemoryLog"),
             "_end": (DERIVED, "test_end_of_the_log_is_current_at_every_event"),
             "_newest": (FILE, "ReplicaState.numbers"),
@@ -293,7 +296,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_config": (FIXED, "given when the machines are made"),
             "_incarnation": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
             "_left": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
-            "_machines": (PART, "Subscriber"),
+            "by_topic": (PART, "Subscriber"),
             "_node": (FIXED, "the node's name"),
             "_open_log": (FIXED, "given by the host"),
             "_rng": (FIXED, "chance is no state: any outcome is possible at any time"),

@@ -172,31 +172,32 @@ class _ReadableBatch(Struct, frozen=True, gc=False):
     hops: int | None
     replayed: bool
 
-    def between(self, start: int, end: int) -> list[DeliveredPublication]:
-        """Return the records between two offsets in the form that the application gets.
 
-        Arguments are positional: this runs for every publication, and keywords would double its
-        cost.
-        """
-        batch, offset, hops, replayed = self.batch, self.start, self.hops, self.replayed
-        publisher, seq, key = batch.publisher, batch.first, batch.id
-        place = start - offset
-        return [
-            DeliveredPublication(
-                publisher,
-                seq + index,
-                record.time,
-                record.key,
-                record.headers,
-                record.payload,
-                replayed,
-                hops,
-                offset + index,
-                key,
-                index,
-            )
-            for index, record in enumerate(self.records[place : end - offset], place)
-        ]
+def _between(readable: _ReadableBatch, start: int, end: int) -> list[DeliveredPublication]:
+    """Return the records between two offsets in the form that the application gets.
+
+    Arguments are positional: this runs for every publication, and keywords would double its cost.
+    """
+    batch, offset = readable.batch, readable.start
+    hops, replayed = readable.hops, readable.replayed
+    publisher, seq, key = batch.publisher, batch.first, batch.id
+    place = start - offset
+    return [
+        DeliveredPublication(
+            publisher,
+            seq + index,
+            record.time,
+            record.key,
+            record.headers,
+            record.payload,
+            replayed,
+            hops,
+            offset + index,
+            key,
+            index,
+        )
+        for index, record in enumerate(readable.records[place : end - offset], place)
+    ]
 
 
 class Reader:
@@ -309,7 +310,7 @@ class Reader:
         self._next = end = start + 1
         if end == batch.end:
             self._drop_oldest()
-        return batch.between(start, end)
+        return _between(batch, start, end)
 
     def fetch(self, limit: int, end: int | None = None) -> list[DeliveredPublication]:
         """Return up to ``limit`` available publications before an offset; skips may leave fewer.
@@ -345,7 +346,7 @@ class Reader:
             end = self._skipped[0].start
         end = min(end, batch.end)
         self._advance(end)
-        found = batch.between(start, end)
+        found = _between(batch, start, end)
         if self._since:
             return [each for each in found if each.time >= self._since]
         return found

@@ -87,12 +87,12 @@ HEADERS: Final = BlockFormat(b"skiplog1", SegmentHeader)
 # A footer in the other byte order is not used, like a damaged one.
 FOOTERS: Final = BlockFormat(b"skipend" + sys.byteorder[:1].encode(), SegmentFooter)
 _HEADS: Final = msgpack.Decoder(tuple[NodeId, int, bool])  # publisher, first number, unordered
-_CHAIN: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring chain")
+CHAIN: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring chain")
 
 
 def next_chain(chain: bytes, batch_id: bytes) -> bytes:
     """Return the running digest after one more batch."""
-    state = _CHAIN.copy()
+    state = CHAIN.copy()
     state.update(chain + batch_id)
     return state.digest()
 
