@@ -326,9 +326,8 @@ class Reader:
                 self._skipped_count -= len(self._skipped[0])
                 self._advance(self._skipped.popleft().stop)
                 continue
-            batch = (
-                self._fresh[0] if self._fresh and self._fresh[0].start <= start else self._stored
-            )
+            fresh = self._fresh[0] if self._fresh else None
+            batch = fresh if fresh is not None and fresh.start <= start else self._stored
             if batch is not None:
                 some = self._read(batch, start, min(end, start + limit))
                 limit -= len(some)
@@ -344,8 +343,12 @@ class Reader:
         """Return the next publications of a batch, up to an offset or to a skipped one."""
         if self._skipped and self._skipped[0].start < end:
             end = self._skipped[0].start
-        end = min(end, batch.end)
-        self._advance(end)
+        if end >= batch.end and self._stored is None:
+            self._next = end = batch.end
+            self._drop_oldest()
+        else:
+            end = min(end, batch.end)
+            self._advance(end)
         found = _between(batch, start, end)
         if self._since:
             return [each for each in found if each.time >= self._since]
