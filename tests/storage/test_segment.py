@@ -8,18 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.storage.segment import (
     EntryIndex,
     FileCache,
     LogSegment,
-    merge_newest,
-    raise_newest,
     read_footer,
     segment_name,
     write_pieces,
 )
-from tests.storage.logs import NEWS, batch, entries_of, flip, loaded, segment_file
+from tests.storage.logs import batch, entries_of, flip, loaded, segment_file
 
 ENTRIES = entries_of(*[batch(2 * number) for number in range(5)])
 
@@ -115,20 +112,6 @@ def test_ids_are_read_from_the_entries_if_the_footer_is_damaged_later(
     segment.seal(files)
     flip(path, path.stat().st_size - 30)
     assert list(segment.ids(files)) == [entry.batch.id for entry in ENTRIES]
-
-
-def test_newest_numbers_are_the_largest_of_ordered_batches() -> None:
-    rows = [BatchRecord(b"x")] * 3
-
-    def made(first: int, *, unordered: bool = False) -> RecordBatch:
-        return RecordBatch.of(rows, publisher="a", first=first, topic=NEWS, unordered=unordered)
-
-    newest = {("b", 0): 4}
-    for each in (made(7), made(5), made(90, unordered=True), made(1 << 62)):
-        raise_newest(newest, each)
-    assert newest == {("a", 0): 9, ("b", 0): 4}
-    merge_newest(newest, {("a", 0): 3, ("b", 0): 5, ("c", 1): 6})
-    assert newest == {("a", 0): 9, ("b", 0): 5, ("c", 1): 6}
 
 
 def test_index_is_extended_by_the_entries_after_it(path: Path) -> None:

@@ -29,7 +29,14 @@ from skipring.core.limits import (
     match_node,
 )
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import ID_BYTES, Publication, PublicationId
+from skipring.core.publications import (
+    COUNTER_BITS,
+    ID_BYTES,
+    SEQ_BELIEVED_MAX,
+    Publication,
+    PublicationId,
+    SequenceId,
+)
 from skipring.errors import MessageError
 
 RECORDS_MAX: Final = 256  # Guess; the index in a record id would allow 65,536.
@@ -234,6 +241,22 @@ class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
 def batch_part(record_id: bytes) -> bytes:
     """Return the first bytes of the id of the batch that contains a record."""
     return record_id[:_BATCH_PART]
+
+
+def raise_newest(newest: dict[SequenceId, int], batch: RecordBatch) -> bool:
+    """Record the last number of a batch if it is the newest of its sequence; return True then."""
+    last = batch.first + batch.count - 1
+    sequence = batch.publisher, last >> COUNTER_BITS
+    if batch.unordered or not newest.get(sequence, -1) < last < SEQ_BELIEVED_MAX:
+        return False
+    newest[sequence] = last
+    return True
+
+
+def merge_newest(newest: dict[SequenceId, int], other: dict[SequenceId, int]) -> None:
+    """Keep the larger number of each sequence."""
+    for sequence, last in other.items():
+        newest[sequence] = max(last, newest.get(sequence, -1))
 
 
 def in_chunks(batches: Iterable[RecordBatch], size: int) -> Iterator[tuple[RecordBatch, ...]]:

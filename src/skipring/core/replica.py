@@ -7,17 +7,12 @@ from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Final
 
-from skipring.core.batches import OVERHEAD_BYTES, BatchRecord, RecordBatch
+from skipring.core.batches import OVERHEAD_BYTES, BatchRecord, RecordBatch, raise_newest
 from skipring.core.effects import Deliver, Discard, Origin, Outbox, Rejected, Store
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefix import Prefix
-from skipring.core.publications import (
-    COUNTER_BITS,
-    SEQ_BELIEVED_MAX,
-    OwnSequence,
-    SequenceId,
-)
+from skipring.core.publications import OwnSequence, SequenceId
 from skipring.core.state import NumberState, ReplicaState
 from skipring.core.trie import PublicationTrie
 
@@ -267,12 +262,8 @@ class Replica:
         if newest is None:
             return
         for batch in new:
-            last = batch.first + batch.count - 1
-            sequence = batch.publisher, last >> COUNTER_BITS
-            if newest.get(sequence, -1) < last < SEQ_BELIEVED_MAX and not batch.unordered:
-                newest[sequence] = last
-                if batch.publisher == own.node:
-                    own.on_seen(last)
+            if raise_newest(newest, batch) and batch.publisher == own.node:
+                own.on_seen(batch.end - 1)
 
     def end_event(self) -> None:
         """Derive the end from the log again: the host has applied the last event's effects."""

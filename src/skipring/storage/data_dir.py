@@ -13,34 +13,15 @@ from pathlib import Path
 from string import ascii_lowercase, digits
 from typing import Final
 
-from skipring.core.limits import match_node
-from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.errors import IdentityError, StorageError, StoreBusyError, StoreFullError
-
-COMMAND_CHARACTERS_MAX: Final = 60  # Guess: enough to recognise a command.
-
-
-def process_text(pid: int) -> str | None:
-    """Return "process 123 (python -m skipring node)"; None if no such process runs.
-
-    The command is omitted if /proc does not show it.
-    """
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        pass  # a process of another user
-    except (OSError, OverflowError):
-        return None
-    given = b""
-    with suppress(OSError):
-        given = Path(f"/proc/{pid}/cmdline").read_bytes()
-    words = given.decode(errors="replace").rstrip("\0").split("\0")
-    command = " ".join([words[0].rpartition("/")[2], *words[1:]])
-    command = "".join([each if each.isprintable() else "?" for each in command])
-    if len(command) > COMMAND_CHARACTERS_MAX:
-        command = f"{command[:COMMAND_CHARACTERS_MAX]}..."
-    return f"process {pid} ({command})" if command else f"process {pid}"
-
+from skipring.core.limits import check_name
+from skipring.core.peers import NodeId
+from skipring.errors import (
+    IdentityError,
+    StorageError,
+    StoreBusyError,
+    StoreFullError,
+    process_text,
+)
 
 _SURROUNDINGS: Final = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
@@ -207,17 +188,3 @@ def node_id(directory: Path, name: str | None = None) -> NodeId:
             "omit the name, or use another data directory"
         )
     return kept
-
-
-def check_name(name: str, *, parameter: str) -> None:
-    """Raise IdentityError for an invalid node name; ``parameter`` states its source."""
-    if match_node(name) is None:
-        raise IdentityError(
-            f"{name[:80]!r} is not a valid node name; "
-            "a name has 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'",
-            parameter=parameter,
-        )
-    if name == SUPERVISOR:
-        raise IdentityError(
-            f"{name!r} is the supervisor's own name; choose another", parameter=parameter
-        )

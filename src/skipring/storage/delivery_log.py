@@ -93,11 +93,9 @@ class DeliveryLog:
         with self._lock:
             while unpacked:
                 topic, offset, time_us, hops, origin, count = unpacked.popleft()
-                time_us = max(time_us, 0)
-                fields = _ROW.pack(offset, time_us, count, min(hops, 255), _PLACES[origin])
-                recent = self._recent.get(topic)
-                if recent is None:
-                    recent = self._recent[topic] = bytearray()
+                row = offset, max(time_us, 0), count, min(hops, 255), _PLACES[origin]
+                fields = _ROW.pack(*row)
+                recent = self._recent.setdefault(topic, bytearray())
                 recent += fields + crc32(fields).to_bytes(4, "little")
                 self._counts[topic, origin] += count
                 if len(recent) > IN_MEMORY_BYTES_MAX:

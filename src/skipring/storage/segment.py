@@ -13,9 +13,9 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from skipring.core.batches import RecordBatch
+from skipring.core.batches import merge_newest, raise_newest
 from skipring.core.log import LogEntry
-from skipring.core.publications import COUNTER_BITS, ID_BYTES, SEQ_BELIEVED_MAX, SequenceId
+from skipring.core.publications import ID_BYTES, SequenceId
 from skipring.storage.segment_format import (
     FOOTERS,
     ID_AT,
@@ -27,6 +27,7 @@ from skipring.storage.segment_format import (
 )
 
 SUFFIX: Final = ".log"
+FILES_MAX: Final = 32  # Guess: few segments are in use.
 CHUNK_BYTES: Final = 4 << 20  # Guess: one read of a scan; half of it has room for any entry.
 _BLOCK_BYTES: Final = 1 << 16  # Guess: a disk error makes one block unreadable.
 _PIECES: Final = 1024  # Guess: joined for one write; most are short.
@@ -35,7 +36,7 @@ _PIECES: Final = 1024  # Guess: joined for one write; most are short.
 class FileCache:
     """Open files, the least recently used closed first; for one thread at a time."""
 
-    def __init__(self, flags: int, files_max: int = 32) -> None:  # Guess: few segments are in use.
+    def __init__(self, flags: int, files_max: int = FILES_MAX) -> None:
         self._flags = flags | os.O_CLOEXEC
         self._files_max = files_max
         self._files: OrderedDict[Path, int] = OrderedDict()
@@ -89,20 +90,6 @@ def write_pieces(file: int, pieces: list[bytes], position: int) -> None:
         while rest:
             written = os.pwrite(file, rest, position)
             rest, position = rest[written:], position + written
-
-
-def raise_newest(newest: dict[SequenceId, int], batch: RecordBatch) -> None:
-    """Record the last number of a batch as the newest of its sequence, if it is larger."""
-    last = batch.end - 1
-    sequence = batch.publisher, last >> COUNTER_BITS
-    if not batch.unordered and newest.get(sequence, -1) < last < SEQ_BELIEVED_MAX:
-        newest[sequence] = last
-
-
-def merge_newest(newest: dict[SequenceId, int], other: dict[SequenceId, int]) -> None:
-    """Keep the larger number of each sequence."""
-    for sequence, last in other.items():
-        newest[sequence] = max(last, newest.get(sequence, -1))
 
 
 class EntryIndex(Struct, eq=False):

@@ -6,12 +6,13 @@ import os
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator
+from hashlib import blake2b
 from threading import Lock
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from skipring.core.batches import OVERHEAD_BYTES, RecordBatch
+from skipring.core.batches import OVERHEAD_BYTES, RecordBatch, merge_newest, raise_newest
 from skipring.core.limits import CHAIN_BYTES
 from skipring.core.log import ANY_BYTE, EntryPage, LogEntry, PageLimits
 from skipring.core.peers import TopicId
@@ -22,13 +23,11 @@ from skipring.storage.segment import (
     EntryIndex,
     FileCache,
     LogSegment,
-    merge_newest,
-    raise_newest,
     segment_name,
     write_pieces,
 )
 from skipring.storage.segment_format import (
-    CHAIN,
+    DIGEST_BYTES,
     ENTRY_BYTES_MAX,
     HEADERS,
     ID_AT,
@@ -43,7 +42,15 @@ SEGMENT_BYTES_MAX: Final = 64 << 20  # Guess: the entry that reaches it is the l
 READ_BYTES: Final = 1 << 20  # Guess: one read of a range.
 _RANGE: Final = PageLimits(READ_BYTES, READ_BYTES, READ_BYTES, READ_BYTES)
 _ONE: Final = PageLimits(1, 1, 1, 1)
+_CHAIN: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring chain")
 sync_data: Final = getattr(os, "fdatasync", os.fsync)  # not on every platform
+
+
+def next_chain(chain: bytes, batch_id: bytes) -> bytes:
+    """Return the running digest after one more batch."""
+    state = _CHAIN.copy()
+    state.update(chain + batch_id)
+    return state.digest()
 
 
 class _Chunk(NamedTuple):
@@ -239,9 +246,7 @@ class SegmentLog:
         """Append a batch; return the offset of its first record."""
         key, offset = batch.id, self.end
         assert len(key) == ID_BYTES, "a batch without an id"
-        state = CHAIN.copy()  # ``next_chain``, inlined: this is the hot path
-        state.update(self._chain + key)
-        self._chain = chain = state.digest()
+        self._chain = chain = next_chain(self._chain, key)
         with self._lock:
             self._unconfirmed.append(LogEntry(offset, chain, batch))
             self._unconfirmed_bytes += OVERHEAD_BYTES + len(batch.body)
