@@ -292,7 +292,8 @@ class NodeHost:
         if self.arrivals.watched:
             self.arrivals.on_tick()
         self.durability.on_tick()
-        self._trace.pack()
+        if self._trace.unpacked:
+            self._trace.pack()
         if self.ticker.calls % DELIVERY_LOG_TICKS == 0:
             self._trace_writes.request_write()
 

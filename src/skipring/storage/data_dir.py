@@ -1,22 +1,17 @@
-"""Data directory: lock, atomic replacement of files, quarantine, node name."""
+"""Data directory: lock, atomic replacement of files, quarantine."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EDQUOT, ENOSPC
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
-from string import ascii_lowercase, digits
 from typing import Final
 
-from skipring.core.limits import check_name
-from skipring.core.peers import NodeId
 from skipring.errors import (
-    IdentityError,
     StorageError,
     StoreBusyError,
     StoreFullError,
@@ -157,34 +152,3 @@ def write_durably(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     fresh.replace(path)
     sync_directory(path.parent)
-
-
-FILE: Final = "node-id"
-RANDOM_CHARACTERS: Final = 12  # Guess: 62 bits, so that a million names do not collide.
-_FILE_BYTES_MAX: Final = 1024
-_ALPHABET: Final = ascii_lowercase + digits
-
-
-def node_id(directory: Path, name: str | None = None) -> NodeId:
-    """Return the stored node id; if there is none, store ``name`` or else a random name.
-
-    Raise IdentityError if a name is invalid, or if ``name`` differs from the stored one.
-    """
-    if name is not None:
-        check_name(name, parameter="name")
-    path = directory / FILE
-    with translate_os_errors(directory):
-        make_directory(directory)
-        if not path.exists():
-            made = name or "".join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))
-            write_durably(path, f"{made}\n".encode())
-            return made
-        with path.open("rb") as file:
-            kept = file.read(_FILE_BYTES_MAX).decode(errors="replace").removesuffix("\n")
-    check_name(kept, parameter=str(path))
-    if name not in (None, kept):
-        raise IdentityError(
-            f"{path}: this node is called {kept}, not {name}; "
-            "omit the name, or use another data directory"
-        )
-    return kept

@@ -67,9 +67,9 @@ class DeliveryLog:
         self.failures = 0  # failed writes
         self.error: str | None = None  # reason of the last failed write; None after a success
         self._disk = (store, directory) if store is not None and directory is not None else None
-        self._unpacked: deque[RecordedDelivery] = deque()  # since the last packing
+        self.unpacked: deque[RecordedDelivery] = deque()  # since the last packing
         # Record a delivery at offsets after all earlier ones; ``pack`` does the rest of the work.
-        self.record: Final = self._unpacked.append
+        self.record: Final = self.unpacked.append
         self._recent: dict[TopicId, bytearray] = {}  # rows that are not in a file
         self._counts: Counter[tuple[TopicId, Origin]] = Counter()  # deliveries since the start
         self._lock = Lock()  # for the packed rows, which a write in another thread removes
@@ -89,7 +89,7 @@ class DeliveryLog:
 
     def pack(self) -> None:
         """Turn recorded deliveries into rows, and count them; readers and writers call this too."""
-        unpacked = self._unpacked
+        unpacked = self.unpacked
         with self._lock:
             while unpacked:
                 topic, offset, time_us, hops, origin, count = unpacked.popleft()
@@ -149,7 +149,7 @@ class DeliveryLog:
     @property
     def is_behind(self) -> bool:
         """Return True if there are files that lack deliveries."""
-        return self._disk is not None and (bool(self._unpacked) or any(list(self._recent.values())))
+        return self._disk is not None and (bool(self.unpacked) or any(list(self._recent.values())))
 
     def write(self) -> None:
         """Write the deliveries of durable batches: a crash does not revoke them."""

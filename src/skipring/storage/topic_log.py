@@ -158,7 +158,7 @@ class SegmentLog:
                 entry_size = chunk.positions[place + 1] - chunk.positions[place]
                 scanned += entry_size
                 number += 1
-                if entry is not None and entry.end > start:
+                if entry is not None and offset + entry.batch.count > start:
                     entries.append(entry)
                     size += entry_size
                 is_full = size >= limits.bytes_max or len(entries) >= limits.entries_max
