@@ -21,6 +21,13 @@ SkipringError
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+COMMAND_CHARACTERS_MAX: Final = 60  # Guess: enough to recognise a command.
+
 
 class SkipringError(Exception):
     """Root of every error that skipring raises on purpose."""
@@ -122,3 +129,25 @@ class HandshakeError(WireError):
 
 class MessageError(WireError):
     """Message that cannot be read, or has a value outside its limits."""
+
+
+def process_text(pid: int) -> str | None:
+    """Return "process 123 (python -m skipring node)"; None if no such process runs.
+
+    The command is omitted if /proc does not show it.
+    """
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        pass  # a process of another user
+    except (OSError, OverflowError):
+        return None
+    given = b""
+    with suppress(OSError):
+        given = Path(f"/proc/{pid}/cmdline").read_bytes()
+    words = given.decode(errors="replace").rstrip("\0").split("\0")
+    command = " ".join([words[0].rpartition("/")[2], *words[1:]])
+    command = "".join([each if each.isprintable() else "?" for each in command])
+    if len(command) > COMMAND_CHARACTERS_MAX:
+        command = f"{command[:COMMAND_CHARACTERS_MAX]}..."
+    return f"process {pid} ({command})" if command else f"process {pid}"

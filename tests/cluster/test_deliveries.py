@@ -63,7 +63,7 @@ def by_offset(page: DeliveryPage) -> dict[int, Delivery]:
 
 def recorded(trace: DeliveryLog, offsets: range) -> DeliveryLog:
     for offset in offsets:
-        trace.record(TOPIC, offset, 10**15 + offset, offset % 9, ORIGINS[offset % 3])
+        trace.record((TOPIC, offset, 10**15 + offset, offset % 9, ORIGINS[offset % 3], 1))
     return trace
 
 

@@ -165,7 +165,7 @@ def test_invalid_batch_among_others_is_dropped(name: str) -> None:
     out = Outbox()
     added = replica.add((small(1), INVALID[name](), small(2)), out, origin=Origin.REPAIR)
     assert added == (small(1), small(2))
-    assert out.effects[0] == Rejected(1)
+    assert out[0] == Rejected(1)
 
 
 @pytest.mark.parametrize("name", ["a field of 900 KB more", "a header 200,000 times"])
@@ -208,7 +208,7 @@ def test_scrub_quarantines_an_invalid_batch(name: str, tmp_path: Path) -> None:
         for _ in range(4):
             out = Outbox()
             scrub.step(16, out)
-            for effect in out.effects:
+            for effect in out:
                 assert isinstance(effect, Discard)
                 log.discard(effect.offset)
         assert served(log) == [small(1), small(2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import chain, pairwise
 
 import pytest
@@ -20,7 +21,8 @@ from skipring.core.batches import (
     batch_part,
     check_record,
     in_chunks,
-    with_body,
+    merge_newest,
+    raise_newest,
 )
 from skipring.core.limits import (
     HEADERS_BYTES_MAX,
@@ -311,10 +313,29 @@ def test_opaque_batch_with_an_invalid_id_is_not_genuine_until_it_gets_one(size: 
     assert made.with_id(TOPIC).is_genuine(TOPIC)
 
 
-def test_batches_without_a_body_are_omitted_unless_they_are_accepted() -> None:
-    batches = (batch(), opaque_batch(WRONG_ID), batch(first=1))
-    assert with_body(batches, opaque=True) is batches
-    assert with_body(batches, opaque=False) == (batches[0], batches[2])
+@pytest.mark.parametrize(
+    "each",
+    [
+        batch(),
+        batch(b"", first=7),
+        opaque_batch(WRONG_ID),
+        opaque_batch(b"short"),
+        replace(batch(), id=WRONG_ID),
+        replace(batch(), count=2),
+        replace(batch(), count=0),
+        replace(batch(), first=-1),
+        replace(batch(), first=1 << 63),
+        *(replace(batch(), body=body).with_id(TOPIC) for body in (b"\xc1", b"\x91\x91\xc0")),
+        replace(batch(), count=2).with_id(TOPIC),
+    ],
+)
+def test_verified_records_are_those_of_a_genuine_readable_batch(each: RecordBatch) -> None:
+    records: tuple[BatchRecord, ...] | None = None
+    if each.is_genuine(TOPIC):
+        with suppress(ValueError):
+            records = each.records()
+    assert each.verified_records(TOPIC) == records
+    assert each.verified_records("other") == (records if not each.body else None)
 
 
 # -- records as a reader sees them -------------------------------------------------------------
@@ -461,3 +482,17 @@ def test_chunks_hold_all_batches_in_order_within_the_size(sizes: list[int], size
     assert all(len(c) == 1 or sum(each.size_bytes for each in c) <= size for c in chunks)
     for one, other in pairwise(chunks):
         assert sum(each.size_bytes for each in (*one, other[0])) > size
+
+
+def test_newest_numbers_are_the_largest_of_ordered_batches() -> None:
+    rows = [BatchRecord(b"x")] * 3
+
+    def made(first: int, *, unordered: bool = False) -> RecordBatch:
+        return RecordBatch.of(rows, publisher="a", first=first, topic=TOPIC, unordered=unordered)
+
+    newest = {("b", 0): 4}
+    for each in (made(7), made(5), made(90, unordered=True), made(1 << 62)):
+        assert raise_newest(newest, each) is (each.first == 7)
+    assert newest == {("a", 0): 9, ("b", 0): 4}
+    merge_newest(newest, {("a", 0): 3, ("b", 0): 5, ("c", 1): 6})
+    assert newest == {("a", 0): 9, ("b", 0): 5, ("c", 1): 6}

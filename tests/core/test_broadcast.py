@@ -71,6 +71,7 @@ from tests.support.publications import (
     want,
     want_each,
 )
+from tests.support.round_trip import parts
 
 LEAVING = replace(QUARTER, member=False)
 OWN = PublishRequested((BatchRecord(b"own"),))
@@ -863,10 +864,21 @@ def test_all_members_get_all_publications_once_with_live_settings_and_losses(
 # -- corrupted memory --------------------------------------------------------------------------
 
 
+def test_wrong_arrivals_last_until_the_next_flush() -> None:
+    host = quarter()
+    host.tick(CALM)
+    (spreading,) = parts(host.machine, "Broadcast")
+    spreading._arrived.append(([b"x" * 32], 3, frozenset({None})))
+    assert host.machine.has_to_flush
+    assert sent(host.handle(Flush())) != []
+    assert not host.machine.has_to_flush
+    assert host.handle(Flush()) == []
+
+
 def test_wrong_view_and_routes_are_repaired_within_a_tick() -> None:
     host = quarter()
     host.tick(CALM)
-    spreading = host.machine._broadcast
+    (spreading,) = parts(host.machine, "Broadcast")
     route = type(spreading._route(None))
     spreading._routes = {None: route(("x",), frozenset())}
     spreading._is_view_sure, spreading._view = True, 7

@@ -227,7 +227,7 @@ def test_corrupted_age_of_a_confirmation_heals() -> None:
         completeness.load(CompletenessState(complete=True, age=age))
         for _ in range(CONFIRMED_TICKS):
             completeness.request("a", ("b",), frozenset(), out)
-        assert Send("b", RequestHandover("a", 1)) in out.effects
+        assert Send("b", RequestHandover("a", 1)) in out
 
 
 def test_unrecorded_member_is_no_longer_complete() -> None:

@@ -220,7 +220,7 @@ def test_handover_ends_while_both_sides_keep_growing() -> None:
     held = set(pair.h.replica.index().keys())
     out = Outbox()
     pair.h.machine.start("r", out, everything=True)
-    effects = pair.h.apply(out.effects)
+    effects = pair.h.apply(out)
     for number in range(MESSAGES_MAX):  # one message, and one publication on either side
         waiting = [e for e in effects if isinstance(e, Send | SendSynced)]
         effects = [
@@ -300,7 +300,7 @@ def test_receiver_that_refuses_a_publication_is_abandoned() -> None:
     side.keep(made(0))
     out = Outbox()
     side.machine.start("r", out, everything=True)
-    effects: list[Effect] = side.apply(out.effects)
+    effects: list[Effect] = side.apply(out)
     ticks = 0
     while "r" in side.machine:
         questions = [e.message for e in effects if isinstance(e, Send)]
@@ -320,7 +320,7 @@ def test_answer_to_an_earlier_request_is_not_counted() -> None:
     side.keep(made(0))
     out = Outbox()
     side.machine.start("r", out, everything=True)
-    (asked,) = out.effects
+    (asked,) = out
     assert isinstance(asked, Send)
     assert isinstance(asked.message, CheckHeld)
     side.machine.start("r", Outbox(), everything=True)  # asked again, about more ids
@@ -423,7 +423,7 @@ def test_receiver_that_confirms_ids_it_does_not_hold_is_believed() -> None:
     pair.h.keep(made(0))
     out = Outbox()
     pair.h.machine.start("r", out, ids=[made(0).id])
-    question = next(e.message for e in pair.h.apply(out.effects) if isinstance(e, Send))
+    question = next(e.message for e in pair.h.apply(out) if isinstance(e, Send))
     assert isinstance(question, CheckHeld)
     pair.effects += pair.h.hear(Held("r", question.session, True, (), question.ids))
     assert is_over(pair)

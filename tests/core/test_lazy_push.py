@@ -65,7 +65,7 @@ class Edges(FakeHost[LazyPush]):
         self.replica.end_event()
         self.run(lambda out: self.replica.add(batches, out, origin=Origin.SPREAD))
         if is_queued:
-            self.machine.queue(batches, EVERYWHERE)
+            self.machine.queue([each.id for each in batches], EVERYWHERE)
 
     def receive_ihave(self, sender: NodeId, *batches: RecordBatch) -> None:
         """Receive an announcement."""
@@ -93,7 +93,7 @@ def test_new_publication_is_announced_once_to_nodes_that_may_lack_it() -> None:
     edges = Edges()
     assert not edges.machine.has_pending
     assert edges.flush() == []
-    edges.machine.queue(SOME[:2], Announcement(3, frozenset({"a"})))
+    edges.machine.queue([each.id for each in SOME[:2]], Announcement(3, frozenset({"a"})))
     assert edges.machine.has_pending
     assert edges.flush() == [("b", i_have(ME, *SOME[:2], hops=3))]
     assert edges.flush() == []
@@ -156,7 +156,9 @@ def test_publication_that_arrives_before_its_request_is_not_looked_up() -> None:
 def test_only_stored_publications_count_after_a_recovery() -> None:
     edges = Edges()
     edges.keep(*SOME[:2], is_queued=False)
-    edges.machine.queue(SOME, EVERYWHERE)  # including publications that are gone
+    edges.machine.queue(
+        [each.id for each in SOME], EVERYWHERE
+    )  # including publications that are gone
     edges.machine.forget_stored()
     edges.receive_ihave("a", *SOME[:3])
     assert edges.wanted() == [short(SOME[2])]

@@ -261,7 +261,7 @@ def test_stored_batch_is_found_by_its_id_or_a_prefix_of_it() -> None:
         assert replica.find(row.id[:8], out) == row
         assert replica.find(row.record_id(1)[:30], out) == row
     assert replica.find(WRONG_ID[:8], out) is None
-    assert out.effects == []
+    assert out == []
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_T12_corrupt_batch_is_quarantined(corrupted: RecordBatch | None) -> None
     kept.machine.index().add(settled(1).id, 1)
     out = Outbox()
     assert kept.machine.read(settled(1).id, 1, out) is None
-    assert kept.apply(out.effects) == [Discard(1)]
+    assert kept.apply(out) == [Discard(1)]
     assert list(kept.machine.trie().keys()) == [settled(0).id]
     assert kept.stored == [settled(0)]
 
@@ -305,7 +305,7 @@ def test_T12_id_at_an_offset_that_does_not_begin_its_batch_is_dropped_and_the_ba
     kept.machine.index().add(key, offset)
     out = Outbox()
     assert kept.machine.read(key, offset, out) is None
-    assert kept.apply(out.effects) == []
+    assert kept.apply(out) == []
     assert kept.stored == [settled(0), pair(1)]
     assert key not in kept.machine.trie()
 
@@ -315,7 +315,7 @@ def test_T12_id_beyond_the_end_of_the_log_is_dropped_and_no_batch_is_lost() -> N
     kept.machine.index().add(WRONG_ID, 7)
     out = Outbox()
     assert kept.machine.find(WRONG_ID, out) is None
-    kept.apply(out.effects)
+    kept.apply(out)
     assert kept.stored == [settled(0), pair(1)]
     assert WRONG_ID not in kept.machine.trie()
 
@@ -325,7 +325,7 @@ def test_T12_quarantined_batch_can_be_added_again() -> None:
     kept.log.discard(0)
     out = Outbox()
     assert kept.machine.find(pair(0).id, out) is None
-    kept.apply(out.effects)
+    kept.apply(out)
     assert kept.add(pair(0))[0] == store(3, pair(0))
     assert kept.machine.find(pair(0).id, Outbox()) == pair(0)
 
@@ -335,7 +335,7 @@ def test_T12_batch_stored_under_a_wrong_id_is_quarantined_on_read() -> None:
     assert WRONG_ID in kept.machine.trie()
     out = Outbox()
     assert kept.machine.find(WRONG_ID, out) is None
-    assert out.effects == [Discard(0)]
+    assert out == [Discard(0)]
     assert len(kept.machine.trie()) == 0
 
 
@@ -587,12 +587,12 @@ def add(replica: Replica, batches: tuple[RecordBatch, ...]) -> list[Effect]:
     replica.end_event()
     out = Outbox()
     replica.add(batches, out, origin=Origin.REPAIR)
-    for effect in out.effects:
+    for effect in out:
         if isinstance(effect, Store):
             assert effect.offset == replica.log.end
             for each in effect.batches:
                 replica.log.append(each)
-    return out.effects
+    return out
 
 
 def waiting(replica: Replica) -> int:
@@ -714,7 +714,7 @@ def test_backlog_is_never_quarantined(
     if worked_off:
         replica.index_some(worked_off)
     look(replica, out)
-    assert out.effects == []
+    assert out == []
     assert replica.index().root() == eager(made_many(10)).root()
 
 

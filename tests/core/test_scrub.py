@@ -37,7 +37,7 @@ def test_T12_valid_batch_with_a_wrong_trie_entry_stays_and_is_indexed_again() ->
     kept.machine.index().add(settled(7).id, 1)
     out = Outbox()
     assert kept.machine.read(settled(7).id, 1, out) is None
-    kept.apply(out.effects)
+    kept.apply(out)
     assert kept.scrub(16) == []
     assert set(kept.machine.trie().keys()) == {settled(0).id, settled(1).id}
 

@@ -117,6 +117,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_shortcuts": (PART, "Shortcuts"),
             "_liveness": (PART, "NeighbourLiveness"),
             "ring_messages": (PART, "RingMessages"),
+            "_unheard": (FILE, "SubscriberMemory.unheard"),
             "node": (FIXED, "the node's name"),
             "wants": (FILE, "SubscriberState.member"),
         },
@@ -141,7 +142,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "slots": (FILE, "SubscriberState.shortcuts"),
         },
         "NeighbourLiveness": {
-            "_unheard": (FILE, "SubscriberMemory.unheard"),
+            "_unheard": (FIXED, "that of the subscriber, given when the machine is made"),
             "_config": (FIXED, "given when the machine is made"),
             "_watches": (FILE, "SubscriberState.silence"),
         },
@@ -171,6 +172,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_sync": (PART, "SyncConfirmations"),
         },
         "Broadcast": {
+            "_arrived": (DERIVED, "test_wrong_arrivals_last_until_the_next_flush"),
             "_lazy_push": (PART, "LazyPush"),
             "_calm_ticks": (FILE, "BroadcastState.calm_ticks"),
             "_config": (FIXED, "given when the machine is made"),
@@ -275,6 +277,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "is_complete": (FILE, "CompletenessState.complete"),
         },
         "Replica": {
+            "_accepts_opaque": (FIXED, "given when the machine is made"),
             "log": (PART, "MemoryLog"),
             "_end": (DERIVED, TWIN),
             "_newest": (FILE, "ReplicaState.numbers"),
@@ -307,7 +310,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         },
         "SubscriberTopics": {
             "_config": (FIXED, "given when the machines are made"),
-            "_machines": (PART, "Subscriber"),
+            "by_topic": (PART, "Subscriber"),
             "_node": (FIXED, "the node's name"),
             "_open_log": (FIXED, "given by the host"),
             "_rng": (FIXED, "chance is no state: any outcome is possible at any time"),

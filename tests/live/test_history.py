@@ -153,7 +153,7 @@ class Pair:
         return True
 
     def _perform(self, name: str, out: Outbox) -> None:
-        for effect in out.effects:
+        for effect in out:
             match effect:
                 case Store(batches=stored):
                     for each in stored:

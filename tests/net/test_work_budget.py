@@ -411,7 +411,7 @@ def test_page_of_deliveries_stops_at_its_budget_and_continues(
     monkeypatch.setattr(arrival_tap, "SCAN", arrival_tap.SCAN._replace(entries_max=1))
     stored = [batch_of(b"x", b"y", publisher="p", first=n, topic=TOPIC) for n in range(50)]
     trace, log, found = DeliveryLog(), MemoryLog(stored), list[int]()
-    trace.record(TOPIC, 0, 1, 0, Origin.SPREAD, 100)
+    trace.record((TOPIC, 0, 1, 0, Origin.SPREAD, 100))
     start: int | None = 0
     while start is not None:
         page = delivery_page(trace, TOPIC, log, FetchDeliveries(1, start, END), spent_after(4))

@@ -62,10 +62,7 @@ class Stage:
         self.journals.handle(TOPIC, SubscribeRequested())
 
     def load(self, state: SubscriberState) -> None:
-        machine = self.topics.machine(TOPIC)
-        assert machine is not None
-        machine.handle(Overwritten(state))
-        self.journals.forget(TOPIC)
+        self.journals.handle(TOPIC, Overwritten(state))
 
     def give(self, event: Event) -> list[ChangeEntry]:
         """Return the entries that one event adds."""
@@ -243,10 +240,7 @@ def _healing(rng: Random) -> list[ChangeEntry]:
     nodes = {node: ChangeLog(each) for node, each in topics.items()}
     for node, journals in nodes.items():
         journals.handle(TOPIC, SubscribeRequested())
-        machine = topics[node].machine(TOPIC)
-        assert machine is not None
-        machine.handle(Overwritten(_anything(rng, node)))
-        journals.forget(TOPIC)
+        journals.handle(TOPIC, Overwritten(_anything(rng, node)))
     channel: list[tuple[NodeId, Received]] = []
     for _ in range(6):
         for node, journals in nodes.items():

@@ -37,7 +37,7 @@ def record(trace: DeliveryLog, offsets: range, topic: str = NEWS, life: int = 0)
     assert offsets.start % 2 == offsets.stop % 2 == 0
     for offset in offsets[::2]:
         time_us, hops, origin = delivery(offset, life)
-        trace.record(topic, offset, time_us, hops, Origin(origin), 2)
+        trace.record((topic, offset, time_us, hops, Origin(origin), 2))
 
 
 def deliveries(offsets: range, life: int = 0) -> dict[int, Delivery]:
@@ -124,9 +124,9 @@ def test_only_the_requested_range_is_read(start: int, end: int) -> None:
 
 def test_contiguous_rows_are_read_together() -> None:
     trace = DeliveryLog()
-    trace.record(NEWS, 0, 50, 3, Origin.SPREAD, 2)
-    trace.record(NEWS, 2, 60, 0, Origin.OWN)
-    trace.record(NEWS, 9, 70, 300, Origin.REPAIR, 100_000)  # hops have one byte
+    trace.record((NEWS, 0, 50, 3, Origin.SPREAD, 2))
+    trace.record((NEWS, 2, 60, 0, Origin.OWN, 1))
+    trace.record((NEWS, 9, 70, 300, Origin.REPAIR, 100_000))  # hops have one byte
     first, second = trace.read(NEWS, 0, ALL, ALL)
     assert first == DeliveryRows(0, [50, 50, 60], bytes([3, 3, 0]), bytes([1, 1, 0]))
     assert (second.start, second.end, second.hops[0]) == (9, 100_009, 255)

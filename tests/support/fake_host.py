@@ -89,7 +89,7 @@ class FakeHost(Generic[MachineT]):
         """Run a part of a machine that writes into an Outbox; apply and return its effects."""
         out = Outbox()
         action(out)
-        return self.apply(out.effects)
+        return self.apply(out)
 
     def apply(self, effects: list[Effect]) -> list[Effect]:
         """Apply effects in order and record them."""

@@ -81,7 +81,7 @@ def written(action: Callable[[Outbox], object]) -> Sent:
     """Return the messages that a part of a machine wrote into its outbox."""
     out = Outbox()
     action(out)
-    return sent(out.effects)
+    return sent(out)
 
 
 # -- rings ---------------------------------------------------------------------------------------

@@ -173,31 +173,32 @@ class _ReadableBatch(Struct, frozen=True, gc=False):
     hops: int | None
     replayed: bool
 
-    def between(self, start: int, end: int) -> list[DeliveredPublication]:
-        """Return the records between two offsets in the form that the application gets.
 
-        Arguments are positional: this runs for every publication, and keywords would double its
-        cost.
-        """
-        batch, offset, hops, replayed = self.batch, self.start, self.hops, self.replayed
-        publisher, seq, key = batch.publisher, batch.first, batch.id
-        place = start - offset
-        return [
-            DeliveredPublication(
-                publisher,
-                seq + index,
-                record.time,
-                record.key,
-                record.headers,
-                record.payload,
-                replayed,
-                hops,
-                offset + index,
-                key,
-                index,
-            )
-            for index, record in enumerate(self.records[place : end - offset], place)
-        ]
+def _between(readable: _ReadableBatch, start: int, end: int) -> list[DeliveredPublication]:
+    """Return the records between two offsets in the form that the application gets.
+
+    Arguments are positional: this runs for every publication, and keywords would double its cost.
+    """
+    batch, offset = readable.batch, readable.start
+    hops, replayed = readable.hops, readable.replayed
+    publisher, seq, key = batch.publisher, batch.first, batch.id
+    place = start - offset
+    return [
+        DeliveredPublication(
+            publisher,
+            seq + index,
+            record.time,
+            record.key,
+            record.headers,
+            record.payload,
+            replayed,
+            hops,
+            offset + index,
+            key,
+            index,
+        )
+        for index, record in enumerate(readable.records[place : end - offset], place)
+    ]
 
 
 class Reader:
@@ -311,7 +312,7 @@ class Reader:
         self._next = end = start + 1
         if end == batch.end:
             self._drop_oldest()
-        return batch.between(start, end)
+        return _between(batch, start, end)
 
     def fetch(self, limit: int, end: int | None = None) -> list[DeliveredPublication]:
         """Return up to ``limit`` available publications before an offset; skips may leave fewer.
@@ -327,9 +328,8 @@ class Reader:
                 self._skipped_count -= len(self._skipped[0])
                 self._advance(self._skipped.popleft().stop)
                 continue
-            batch = (
-                self._fresh[0] if self._fresh and self._fresh[0].start <= start else self._stored
-            )
+            fresh = self._fresh[0] if self._fresh else None
+            batch = fresh if fresh is not None and fresh.start <= start else self._stored
             if batch is not None:
                 some = self._read(batch, start, min(end, start + limit))
                 limit -= len(some)
@@ -345,9 +345,13 @@ class Reader:
         """Return the next publications of a batch, up to an offset or to a skipped one."""
         if self._skipped and self._skipped[0].start < end:
             end = self._skipped[0].start
-        end = min(end, batch.end)
-        self._advance(end)
-        found = batch.between(start, end)
+        if end >= batch.end and self._stored is None:
+            self._next = end = batch.end
+            self._drop_oldest()
+        else:
+            end = min(end, batch.end)
+            self._advance(end)
+        found = _between(batch, start, end)
         if self._since:
             return [each for each in found if each.time >= self._since]
         return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from skipring.core.limits import shown
+from skipring.core.limits import check_name, shown
 from skipring.core.log import Log
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import IdentityError, InputError, SkipringError
@@ -29,9 +29,8 @@ from skipring.net.sockets import why_not_listening
 from skipring.node.drain import DRAIN_S, Departure
 from skipring.node.group_commit import opened
 from skipring.node.host import NodeHost
-from skipring.node.settings import FLUSHES_PER_TICK, NodeSettings
+from skipring.node.settings import FLUSHES_PER_TICK, NodeSettings, node_id
 from skipring.security.credentials import may_act_as
-from skipring.storage.data_dir import check_name, node_id
 from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import LogStore
 from skipring.wire.rpc import Address

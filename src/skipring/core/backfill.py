@@ -22,7 +22,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.core.antientropy import TransferTracker
-from skipring.core.batches import with_body
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Backfilled, Origin, Outbox
 from skipring.core.limits import NUMBER_MAX, SURVEY_BITS_MAX
@@ -211,7 +210,7 @@ class BackfillClient:
     ) -> bool:
         """Store the batches of a page; return True if one of them is new."""
         replica = self._replica
-        complete = with_body(page.batches, opaque=False)
+        complete = [batch for batch in page.batches if batch.body]
         new = replica.add(complete, out, origin=Origin.REPAIR)
         added = {batch.id for batch in new}
         known = [
@@ -248,7 +247,7 @@ class BackfillClient:
         if all(source.prefix is None for source in run.sources.values()):
             self.run = None
             self._transfers.on_page(is_last=True)
-            out.effects.append(Backfilled())
+            out.append(Backfilled())
 
     def _ask(self, run: BackfillRunState, node: NodeId, out: Outbox, *, is_throttled: bool) -> None:
         """Request the next page of a source, if none is outstanding and the disk keeps up."""

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from msgspec import Struct
 
-from skipring.core.batches import BatchRecord, RecordBatch, batch_part, in_chunks, with_body
+from skipring.core.batches import BatchRecord, RecordBatch, batch_part, in_chunks
 from skipring.core.config import ProtocolConfig, Spread
-from skipring.core.effects import Origin, Outbox
+from skipring.core.effects import Origin, Outbox, Send
 from skipring.core.events import PublishRequested, ResendRequested, SubmitRequested
 from skipring.core.lazy_push import Announcement, LazyPush
 from skipring.core.messages import HOPS_MAX, IHave, PublishMany, PublishNew, Want
@@ -33,6 +33,9 @@ from skipring.core.topology import Chains
 ChainsOf: TypeAlias = Callable[[Peer, Peer | None, Peer | None], Chains]
 
 
+_ARRIVED_MAX: Final = 1024  # Guess: messages until their ids are queued for announcement.
+
+
 class _Route(Struct, frozen=True, gc=False):
     """Receivers of publications from one sender, and all nodes known to have them afterwards."""
 
@@ -44,6 +47,7 @@ class Broadcast:
     """Broadcast of one subscriber: forwarding and lazy push."""
 
     __slots__ = (
+        "_arrived",
         "_calm_ticks",
         "_config",
         "_edges",
@@ -74,13 +78,17 @@ class Broadcast:
         self._routes: dict[NodeId | None, _Route] | None = None
         self._levels = 0  # levels of the ring, estimated from this view
         self._lazy_push: LazyPush | None = None  # None uses less memory
+        # New ids that are not queued for announcement yet: for each message the ids, the hops, and
+        # the nodes that have them. Queueing many at once costs less.
+        self._arrived: list[tuple[list[bytes], int, frozenset[NodeId | None]]] = []
         self._has_news = False  # messages or requests with publications since the last tick
         self.news_ticks = 0  # ticks in a row with new publications
 
     @property
     def has_to_flush(self) -> bool:
         """Return True if announcements or requests wait for a Flush."""
-        return self._lazy_push is not None and self._lazy_push.has_pending
+        lazy_push = self._lazy_push
+        return bool(self._arrived) or (lazy_push is not None and lazy_push.has_pending)
 
     # -- neighbours and tree edges ---------------------------------------------------------
 
@@ -116,8 +124,8 @@ class Broadcast:
         self._calm_ticks = self._calm_ticks + 1 if self._calm_ticks > 0 else 1
         self.news_ticks = self.news_ticks + 1 if self._has_news else 0
         self._has_news = False
-        if self.news_ticks == 0 and self._lazy_push is not None:
-            self._lazy_push.forget_stored()  # a stored publication may be lost by now
+        if self.news_ticks == 0:
+            self._forget_stored()  # a stored publication may be lost by now
 
     @property
     def is_quiet(self) -> bool:
@@ -184,7 +192,7 @@ class Broadcast:
         )
         added = self._replica.add(created, out, origin=Origin.OWN)
         for part in in_chunks(added, self._config.chunk_bytes):
-            self._queue_announcements(part, self._forward(part, 0, None, out))
+            self._announce_later(part, 0, self._forward(part, 0, None, out))
 
     def _batched(self, records: tuple[BatchRecord, ...]) -> list[RecordBatch]:
         """Assign numbers to records and put them into batches."""
@@ -203,37 +211,41 @@ class Broadcast:
         for chunk in in_chunks(stored, self._config.chunk_bytes):
             self._forward(chunk, 0, None, out)
 
-    def _on_publish_new(self, message: PublishNew, sender: NodeId | None, out: Outbox) -> None:
-        self._on_new((message.publication,), message.hops, sender, out)
-
-    def _on_publish_many(self, message: PublishMany, sender: NodeId | None, out: Outbox) -> None:
-        self._on_new(message.publications, message.hops, sender, out)
-
     def _on_new(
-        self, batches: tuple[RecordBatch, ...], hops: int, sender: NodeId | None, out: Outbox
+        self, message: PublishNew | PublishMany, sender: NodeId | None, out: Outbox
     ) -> None:
         """Store and forward new batches, drop known ones (PublishNew, Algorithm 5)."""
-        hops = min(max(hops, 0) + 1, HOPS_MAX)
+        batches = (
+            (message.publication,) if isinstance(message, PublishNew) else message.publications
+        )
+        hops = message.hops + 1
+        if not 0 < hops <= HOPS_MAX:
+            hops = min(max(hops, 1), HOPS_MAX)
         if not batches:
             return
         self._has_news = True
-        complete = with_body(batches, opaque=self._config.accepts_opaque_ids)
-        added = self._replica.add(complete, out, origin=Origin.SPREAD, hops=hops)
+        added = self._replica.add(batches, out, origin=Origin.SPREAD, hops=hops)
         if added:
             # The received tuple: the host forwards the received bytes.
             same = batches if len(added) == len(batches) else added
-            self._queue_announcements(added, self._forward(same, hops, sender, out))
+            self._announce_later(added, hops, self._forward(same, hops, sender, out))
 
     def _forward(
         self, batches: tuple[RecordBatch, ...], hops: int, sender: NodeId | None, out: Outbox
-    ) -> Announcement:
-        """Send batches over the tree, or to all neighbours."""
-        route = self._route(sender)
-        # One message for all receivers: the host encodes it once, or reuses the received bytes.
-        message = PublishNew(batches[0], hops) if len(batches) == 1 else PublishMany(batches, hops)
-        for node in route.nodes:
-            out.send(node, message)
-        return Announcement(hops, route.holders)
+    ) -> frozenset[NodeId | None]:
+        """Send batches over the tree, or to all neighbours; return the nodes that have them then.
+
+        This is the hot path: a route is known until the view may have changed.
+        """
+        route = self._routes.get(sender) if self._is_view_sure and self._routes else None
+        if route is None:
+            route = self._route(sender)
+        if route.nodes:
+            # One message for all receivers: the host encodes it once, or reuses received bytes.
+            is_one = len(batches) == 1
+            message = PublishNew(batches[0], hops) if is_one else PublishMany(batches, hops)
+            out += [Send(node, message) for node in route.nodes]
+        return route.holders
 
     def _route(self, sender: NodeId | None) -> _Route:
         """Return the route of publications from a sender; derive it after a change of the view."""
@@ -258,8 +270,7 @@ class Broadcast:
     def on_recovered(self) -> None:
         """Look up announced ids in the trie again, after the state was replaced."""
         self.invalidate_view()
-        if self._lazy_push is not None:
-            self._lazy_push.forget_stored()
+        self._forget_stored()
 
     # -- state as a value --------------------------------------------------------------------
 
@@ -278,6 +289,7 @@ class Broadcast:
 
     def announced(self) -> LazyPushState:
         """Return the variables of lazy push as a value."""
+        self._queue_arrived()
         return self._lazy_push.state() if self._lazy_push is not None else LazyPushState()
 
     def load(self, state: BroadcastState, lazy_push: LazyPushState) -> None:
@@ -287,7 +299,7 @@ class Broadcast:
         self._has_news, self.news_ticks = state.has_news, state.news_ticks
         self._edges = list(state.tree_edges) if state.tree_edges is not None else None
         self._levels = state.levels if state.levels is not None else self._derived_levels()
-        self._lazy_push = None
+        self._lazy_push, self._arrived = None, []
         if lazy_push != LazyPushState():
             self._ensure_lazy_push().load(lazy_push)
         self.invalidate_view()
@@ -299,9 +311,26 @@ class Broadcast:
             self._lazy_push = LazyPush(self._ring.node, self._replica, self._config)
         return self._lazy_push
 
-    def _queue_announcements(self, batches: Iterable[RecordBatch], news: Announcement) -> None:
+    def _announce_later(
+        self, batches: Iterable[RecordBatch], hops: int, holders: frozenset[NodeId | None]
+    ) -> None:
+        """Announce new batches at the next Flush."""
         if self._config.spread is Spread.ADAPTIVE:
-            self._ensure_lazy_push().queue(batches, news)
+            self._arrived.append(([batch.id for batch in batches], hops, holders))
+            if len(self._arrived) > _ARRIVED_MAX:
+                self._queue_arrived()
+
+    def _queue_arrived(self) -> None:
+        """Queue new ids for announcement; remember that they are stored here."""
+        for ids, hops, holders in self._arrived:
+            self._ensure_lazy_push().queue(ids, Announcement(hops, holders))
+        self._arrived.clear()
+
+    def _forget_stored(self) -> None:
+        """Look up announced ids in the trie from now on."""
+        self._queue_arrived()
+        if self._lazy_push is not None:
+            self._lazy_push.forget_stored()
 
     def announce(self, repaired: tuple[RecordBatch, ...], sender: NodeId | None) -> None:
         """Announce repaired batches unless they are history: others may lack them (R17)."""
@@ -309,10 +338,11 @@ class Broadcast:
             self._config.rules.announce_repairs
             and 0 < len(repaired) <= self._config.repair_announce_max
         ):
-            self._queue_announcements(repaired, Announcement(0, frozenset((sender,))))
+            self._announce_later(repaired, 0, frozenset((sender,)))
 
     def on_flush(self, out: Outbox) -> None:
         """Announce new ids and request missing batches."""
+        self._queue_arrived()
         if self._lazy_push is not None:
             self._lazy_push.on_flush(self.neighbours(), out)
 
@@ -321,6 +351,7 @@ class Broadcast:
         del sender, out
         if message.sender in (self._ring.node, SUPERVISOR) or self._replica.has_index_backlog:
             return
+        self._queue_arrived()
         self._ensure_lazy_push().on_ihave(message)
 
     def _on_want(self, message: Want, sender: NodeId | None, out: Outbox) -> None:
@@ -332,8 +363,8 @@ class Broadcast:
     HANDLERS: ClassVar[Mapping[type, Callable[[Broadcast, Any, NodeId | None, Outbox], None]]] = (
         MappingProxyType(
             {
-                PublishNew: _on_publish_new,
-                PublishMany: _on_publish_many,
+                PublishNew: _on_new,
+                PublishMany: _on_new,
                 IHave: _on_ihave,
                 Want: _on_want,
             }

@@ -138,7 +138,7 @@ class Drain:
                 return
         if not remaining:
             self._stop()
-            out.effects.append(Drained(None, absent=bool(staying)))
+            out.append(Drained(None, absent=bool(staying)))
 
     @property
     def _is_over(self) -> bool:
@@ -223,7 +223,7 @@ class Drain:
         if self._receiver is not None and self._receiver in nodes:
             receiver = self._receiver
             self._stop()
-            out.effects.append(Drained(receiver))
+            out.append(Drained(receiver))
 
     def on_tick(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
         """Replace a silent receiver; forget old announcements."""

@@ -125,18 +125,15 @@ Effect: TypeAlias = (
 )
 
 
-class Outbox:
+class Outbox(list[Effect]):
     """Effects of one event, in order."""
 
-    __slots__ = ("effects",)
-
-    def __init__(self) -> None:
-        self.effects: list[Effect] = []
+    __slots__ = ()
 
     def send(self, to: NodeId, message: Message) -> None:
         """Send ``message`` to a node."""
-        self.effects.append(Send(to, message))
+        self.append(Send(to, message))
 
     def request_configuration(self, about: NodeId) -> None:
         """Ask the supervisor to send ``about`` its configuration."""
-        self.effects.append(Send(SUPERVISOR, GetConfiguration(about)))
+        self.append(Send(SUPERVISOR, GetConfiguration(about)))

@@ -157,7 +157,7 @@ class Handovers:
         for key in held:
             del handover.ids[key]
         if held:
-            out.effects.append(HeldBy(message.sender, held, message.durable))
+            out.append(HeldBy(message.sender, held, message.durable))
         # Splitting would index a backlog at once: the range is asked about again later.
         is_progress, is_behind = bool(held), self._replica.has_index_backlog
         for claim in message.claims:
@@ -292,7 +292,7 @@ class Handovers:
                 b"".join(held),
                 b"".join(missing),
             )
-            out.effects.append(SendSynced(message.sender, answer))
+            out.append(SendSynced(message.sender, answer))
 
     def _compared(self, claims: Iterable[RangeSummary]) -> list[RangeSummary]:
         """Return each claim unchanged if it is true here too, else without its digest.

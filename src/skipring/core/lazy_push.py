@@ -73,10 +73,10 @@ class LazyPush:
 
     # -- announcements to neighbours ---------------------------------------------------------
 
-    def queue(self, batches: Iterable[RecordBatch], news: Announcement) -> None:
-        """Queue new batches for announcement at the next Flush; drop those over the limit."""
-        for batch in batches:
-            short = batch.id[:SHORT_BYTES]
+    def queue(self, ids: Iterable[bytes], news: Announcement) -> None:
+        """Queue new ids for announcement at the next Flush; drop those over the limit."""
+        for key in ids:
+            short = key[:SHORT_BYTES]
             if len(self._recent) < RECENT_MAX:
                 self._recent.add(short)  # so that announcements of it need no lookup
             if len(self._news) < self._config.announced_max:

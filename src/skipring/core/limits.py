@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from skipring.core.peers import NodeId
-from skipring.errors import MessageError
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.errors import IdentityError, MessageError
 
 NUMBER_MAX: Final = (1 << 63) - 1  # Limit: the integers of Spark.
 # Chosen limits; the paper has none.
@@ -53,6 +53,20 @@ def check_node(node: NodeId) -> None:
     """Check that a node has 1 to 64 characters of [A-Za-z0-9._-]."""
     if match_node(node) is None:
         raise MessageError(f"a node has 1 to 64 characters of A-Z a-z 0-9 . _ -: {shown(node)}")
+
+
+def check_name(name: str, *, parameter: str) -> None:
+    """Raise IdentityError for an invalid node name; ``parameter`` states its source."""
+    if match_node(name) is None:
+        raise IdentityError(
+            f"{name[:80]!r} is not a valid node name; "
+            "a name has 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'",
+            parameter=parameter,
+        )
+    if name == SUPERVISOR:
+        raise IdentityError(
+            f"{name!r} is the supervisor's own name; choose another", parameter=parameter
+        )
 
 
 def check_text(text: str) -> None:

@@ -11,6 +11,7 @@ any message.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec import Struct
 
@@ -18,6 +19,8 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.failure_detector import UNHEARD_TICKS
 from skipring.core.peers import NodeId, Peer
 from skipring.core.state import LivenessState
+
+HEARD: Final = -1  # in place of the ticks: the neighbour has sent a message since the last tick
 
 
 class Watch(Struct, gc=False):
@@ -34,32 +37,23 @@ class NeighbourLiveness:
 
     __slots__ = ("_config", "_unheard", "_watches")
 
-    def __init__(self, config: ProtocolConfig) -> None:
+    def __init__(self, config: ProtocolConfig, unheard: dict[NodeId, int]) -> None:
+        """Watch the neighbours; ``unheard`` has each one's ticks without any message.
+
+        The owner sets the entry of a neighbour that sends a message to HEARD.
+        """
         self._config = config
         self._watches: list[Watch] = []
-        self._unheard: dict[NodeId, int] = {}  # ticks without any message; -1: heard since a tick
-
-    def on_message(self, node: NodeId) -> None:
-        """Record a message of any type."""
-        if node in self._unheard:
-            self._unheard[node] = -1
+        self._unheard = unheard
 
     def unresponsive(self, neighbours: Iterable[NodeId], *, is_late: bool) -> list[NodeId]:
         """Count one more tick; return the neighbours to report. A late node reports none."""
-        before = {} if is_late else self._unheard
-        self._unheard = (
-            {} if is_late else {node: max(before.get(node, 0), -1) + 1 for node in neighbours}
-        )
+        before = dict(self._unheard)
+        self._unheard.clear()
+        if not is_late:
+            for node in neighbours:
+                self._unheard[node] = max(before.get(node, 0), HEARD) + 1
         return [node for node, ticks in self._unheard.items() if ticks >= UNHEARD_TICKS]
-
-    @property
-    def unheard(self) -> dict[NodeId, int]:
-        """Return the ticks since the last message of each neighbour."""
-        return dict(self._unheard)
-
-    def load_unheard(self, unheard: Mapping[NodeId, int]) -> None:
-        """Replace the ticks; the values may be corrupted."""
-        self._unheard = dict(unheard)
 
     def on_heard(self, node: NodeId) -> None:
         """Reset the silence of a node that has sent a first-hand message."""

@@ -7,7 +7,7 @@ from itertools import chain, islice, takewhile
 from operator import itemgetter
 from typing import Final
 
-from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.batches import OVERHEAD_BYTES, BatchRecord, RecordBatch
 from skipring.core.effects import Deliver, Discard, Origin, Outbox, Rejected, Store
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
@@ -31,6 +31,7 @@ class Replica:
     """Log and trie of one subscriber; the set of batches only grows (section 4.2)."""
 
     __slots__ = (
+        "_accepts_opaque",
         "_end",
         "_newest",
         "_spent",
@@ -43,9 +44,16 @@ class Replica:
     )
 
     def __init__(
-        self, topic: TopicId, log: Log | None, *, node: NodeId = "", incarnation: int = 0
+        self,
+        topic: TopicId,
+        log: Log | None,
+        *,
+        node: NodeId = "",
+        incarnation: int = 0,
+        accepts_opaque: bool = True,
     ) -> None:
         self.topic = topic
+        self._accepts_opaque = accepts_opaque
         self.log: Log = log if log is not None else MemoryLog()
         self._trie = _NO_PUBLICATIONS
         # Ids that are not in the trie yet, with offsets: indexing many at once later costs less.
@@ -98,9 +106,7 @@ class Replica:
     @property
     def end(self) -> int:
         """Return the offset after the last record."""
-        if self._end is not None:
-            return self._end
-        return self.log.end
+        return self.log.end if self._end is None else self._end
 
     @property
     def count(self) -> int:
@@ -205,32 +211,42 @@ class Replica:
         A batch is valid if its id is the hash of its fields and all its records can be read.
         """
         if self._unread is not None:  # only batches with new numbers of this node are surely new
-            is_own, node = origin is Origin.OWN, self.own.node
-            batches = [batch for batch in batches if is_own and batch.publisher == node]
-        new: dict[bytes, RecordBatch] = {}
+            batches = self._surely_new(batches, origin)
+        trie, topic = self._trie, self.topic
+        accepts_opaque = self._accepts_opaque or origin is Origin.OWN
+        waiting = self._unindexed if self._unindexed is not None else {}
+        new: list[RecordBatch] = []
         records: list[tuple[BatchRecord, ...]] = []
-        rejected = 0
+        start = end = self.end
+        rejected = size = 0
         for batch in batches:
-            if batch.id in new or self._has(batch.id):
+            key, body = batch.id, batch.body
+            if key in waiting or key in trie or not (body or accepts_opaque):
                 continue
-            decoded = _checked_records(batch, self.topic)
+            decoded = batch.verified_records(topic)
             if decoded is None:
                 rejected += 1
-            else:
-                new[batch.id] = batch
-                records.append(decoded)
+                continue
+            new.append(batch)
+            records.append(decoded)
+            waiting[key] = end
+            end += batch.count
+            size += OVERHEAD_BYTES + len(body)
         if rejected:
-            out.effects.append(Rejected(rejected))
+            out.append(Rejected(rejected))
         if not new:
             return ()
-        added = tuple(new.values())
-        start, end = self._add(added)
-        if self._newest is not None:
-            self.record_numbers(added)
-        size = sum([batch.size_bytes for batch in added])
-        out.effects.append(Store(start, added, size))
-        out.effects.append(Deliver(added, tuple(records), start, end, origin, hops))
+        self._unindexed, self._end, added = waiting, end, tuple(new)
+        if len(waiting) > UNINDEXED_MAX:
+            self._index(2 * len(new))  # a bounded step, so that no event takes long
+        self.record_numbers(added)
+        out.append(Store(start, added, size))
+        out.append(Deliver(added, tuple(records), start, end, origin, hops))
         return added
+
+    def _surely_new(self, batches: Iterable[RecordBatch], origin: Origin) -> list[RecordBatch]:
+        is_own, node = origin is Origin.OWN, self.own.node
+        return [batch for batch in batches if is_own and batch.publisher == node]
 
     @property
     def misplaced(self) -> int:
@@ -244,23 +260,6 @@ class Replica:
         if offset is None and self._unindexed is not None:
             return self._unindexed.get(key)
         return offset
-
-    def _has(self, key: bytes) -> bool:
-        return (self._unindexed is not None and key in self._unindexed) or key in self._trie
-
-    def _add(self, batches: tuple[RecordBatch, ...]) -> tuple[int, int]:
-        """Assign the next offsets to new batches; return the first one, and the end."""
-        start = end = self.end
-        unindexed = self._unindexed
-        if unindexed is None:
-            unindexed = self._unindexed = {}
-        for batch in batches:
-            unindexed[batch.id] = end
-            end += batch.count
-        self._end = end
-        if len(unindexed) > UNINDEXED_MAX:
-            self._index(2 * len(batches))  # a bounded step, so that no event takes long
-        return start, end
 
     def _index(self, count: int) -> None:
         """Move ``count`` waiting ids into the trie."""
@@ -283,6 +282,11 @@ class Replica:
             if is_own and raise_newest(newest, batch.end - 1):
                 own.on_seen(batch.end - 1)
 
+    def count_overlaps(self, batches: Iterable[RecordBatch]) -> int:
+        """Return how many batches of other processes have numbers that this one issues."""
+        node, own = self.own.node, [each for each in batches if each.publisher == self.own.node]
+        return sum([not each.unordered and self.own.covers(node, each.first) for each in own])
+
     def end_event(self) -> None:
         """Derive the end from the log again: the host has applied the last event's effects."""
         self._end = None
@@ -297,7 +301,7 @@ class Replica:
         if self._unindexed is not None:
             self._unindexed.pop(key, None)
         if not is_genuine:  # keep a sound batch if only the trie is wrong
-            out.effects.append(Discard(offset))
+            out.append(Discard(offset))
         return None
 
     def read_many(self, entries: Iterator[tuple[bytes, int]], out: Outbox) -> Iterator[RecordBatch]:
@@ -379,13 +383,3 @@ class Replica:
         changed = dict.fromkeys(state.unindexed) | state.index
         if changed or state.count is not None or state.scrubbed:
             self._own_trie().overwrite(changed, state.count, state.scrubbed)
-
-
-def _checked_records(batch: RecordBatch, topic: TopicId) -> tuple[BatchRecord, ...] | None:
-    """Return the records of a batch; None if its id is wrong or its body is unreadable."""
-    if not batch.is_genuine(topic):
-        return None
-    try:
-        return batch.records()
-    except ValueError:
-        return None

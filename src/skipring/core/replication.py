@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from skipring.core import log_pages
 from skipring.core.antientropy import AntiEntropy, TransferTracker
 from skipring.core.backfill import BackfillClient
-from skipring.core.batches import with_body
 from skipring.core.broadcast import Broadcast
 from skipring.core.config import ProtocolConfig
 from skipring.core.confirmations import Completeness, SyncConfirmations
@@ -308,8 +307,7 @@ class Replication:
             out.send(message.sender, RemoveConnections(self._ring.node))
 
     def _on_publications(self, message: Publications, sender: NodeId | None, out: Outbox) -> None:
-        shown = with_body(message.publications, opaque=self._config.accepts_opaque_ids)
-        taken = self._repair.on_publications(Publications(shown, message.session), sender, out)
+        taken = self._repair.on_publications(message, sender, out)
         if taken:
             self._sync.reset()
         self._broadcast.announce(taken, sender)
@@ -324,7 +322,7 @@ class Replication:
         del sender
         if self._repair.is_equal(message):
             self._sync.add(message.sender)
-            out.effects.append(PeerInSync(message.sender, message.root))
+            out.append(PeerInSync(message.sender, message.root))
 
     def _on_check_held(self, message: CheckHeld, sender: NodeId | None, out: Outbox) -> None:
         del sender

@@ -78,7 +78,7 @@ class RingMessages:
             return
         for message in messages:
             self.HANDLERS[type(message)](self, message, out)
-        is_quiet = not out.effects and place == self.place()
+        is_quiet = not out and place == self.place()
         if is_quiet and (event.sender in self.known or len(self.known) < SENDERS_MAX):
             self.known[event.sender] = messages
 

@@ -89,7 +89,7 @@ class Scrubber:
                 return True
         elif known == offset:
             replica.index().remove(key)
-        out.effects.append(Discard(offset))  # corrupt, or the second batch of this id
+        out.append(Discard(offset))  # corrupt, or the second batch of this id
         return False
 
 

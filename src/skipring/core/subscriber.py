@@ -41,7 +41,7 @@ from skipring.core.messages import (
     Subscribe,
     Unsubscribe,
 )
-from skipring.core.neighbour_liveness import NeighbourLiveness
+from skipring.core.neighbour_liveness import HEARD, NeighbourLiveness
 from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, NodeId, Peer, TopicId
 from skipring.core.replica import Replica
 from skipring.core.replication import Replication
@@ -66,6 +66,7 @@ class Subscriber:
         "_ring",
         "_rng",
         "_shortcuts",
+        "_unheard",
         "node",
         "replica",
         "replication",
@@ -92,10 +93,14 @@ class Subscriber:
         self._config = config
         self._ring = Ring(node, config.rules)
         self._shortcuts = Shortcuts(self._ring)
-        self._liveness = NeighbourLiveness(config)
+        self._unheard: dict[NodeId, int] = {}  # ticks since the last message of each neighbour
+        self._liveness = NeighbourLiveness(config, self._unheard)
         self._digest = RingDigest(config)
         self.ring_messages = RingMessages(self._ring, self._shortcuts, self._liveness, self._digest)
-        self.replica = Replica(topic, log, node=node, incarnation=incarnation)
+        opaque = config.accepts_opaque_ids
+        self.replica = Replica(
+            topic, log, node=node, incarnation=incarnation, accepts_opaque=opaque
+        )
         self._broadcast = Broadcast(self._ring, self._shortcuts, self.replica, config)
         self.replication = Replication(self._ring, self._broadcast, self.replica, config)
         self._audit_ticks = 0  # since the last drop of derived values
@@ -130,12 +135,12 @@ class Subscriber:
                 self._on_host_request(event)
             case _:
                 self.replication.on_handover_event(event, out)
-        return out.effects
+        return out
 
     def _on_received(self, event: Received, out: Outbox) -> None:
         message, sender, kind = event.message, event.sender, type(event.message)
-        if self._config.detects_failures and sender is not None and kind is not Ping:
-            self._liveness.on_message(sender)
+        if sender in self._unheard and kind is not Ping:
+            self._unheard[sender] = HEARD
         is_member = self.wants or self._ring.me is not None
         handler = Broadcast.HANDLERS.get(kind)
         if handler is not None:
@@ -164,8 +169,8 @@ class Subscriber:
             for message in event.messages:
                 self._on_received(Received(message, event.sender), out)
             return
-        if self._config.detects_failures:
-            self._liveness.on_message(event.sender)
+        if event.sender in self._unheard:
+            self._unheard[event.sender] = HEARD
         self.ring_messages.on_routine(event, out)
         self._broadcast.invalidate_view()
 
@@ -283,7 +288,7 @@ class Subscriber:
             out.send(SUPERVISOR, Subscribe(self.node))
         else:
             self._forget_all()
-            out.effects.append(Unsubscribed())
+            out.append(Unsubscribed())
 
     def _forget_all(self) -> None:
         self._ring.forget_all()
@@ -348,7 +353,7 @@ class Subscriber:
     @property
     def unheard(self) -> dict[NodeId, int]:
         """Return the ticks since the last message of each ring neighbour (section 3.3)."""
-        return self._liveness.unheard
+        return dict(self._unheard)
 
     @property
     def digests(self) -> Mapping[NodeId, int]:
@@ -400,7 +405,7 @@ class Subscriber:
             audit_ticks=self._audit_ticks,
             chains=self._shortcuts.wrong_chains(),
             weight=self._digest.wrong_weight,
-            unheard=self._liveness.unheard or None,
+            unheard=self.unheard or None,
         )
         return memory if memory != SubscriberMemory() else None
 
@@ -421,7 +426,8 @@ class Subscriber:
         if state.memory is not None:
             self._audit_ticks = state.memory.audit_ticks
             self._shortcuts.load(state.memory.chains)
-            self._liveness.load_unheard(state.memory.unheard or {})
+            self._unheard.clear()
+            self._unheard.update(state.memory.unheard or {})
             self._digest.load_weight(self._ring.me, state.memory.weight)
             self.replica.load(state.memory.holdings)
             self._broadcast.load(state.memory.spreading, state.memory.announcing)

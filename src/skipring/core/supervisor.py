@@ -139,7 +139,7 @@ class Supervisor:
                 pass  # the supervisor is not a member of a topic
             case _:
                 assert_never(event)
-        return out.effects
+        return out
 
     # -- periodic actions ------------------------------------------------------------------
 
@@ -327,7 +327,7 @@ class Supervisor:
             self._on_node_suspected(node, out)
             # A live node subscribes again at once; requests of others about it are ignored (S10).
             out.send(node, UNRECORDED)
-            out.effects.append(Evicted(node))
+            out.append(Evicted(node))
 
     @property
     def accused(self) -> int:

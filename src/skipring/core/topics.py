@@ -45,14 +45,14 @@ class SubscriberTopics:
         self._rng = rng
         self._config = config
         self._open_log = open_log
-        self._machines: dict[TopicId, Subscriber] = {}
+        self.by_topic: dict[TopicId, Subscriber] = {}  # the machines
 
     def __contains__(self, topic: TopicId) -> bool:
-        return topic in self._machines
+        return topic in self.by_topic
 
     def handle(self, topic: TopicId, event: Event) -> list[Effect]:
         """Apply one event of one topic; the effects belong to the same topic."""
-        machine = self._machines.get(topic)
+        machine = self.by_topic.get(topic)
         if machine is None:
             # A node outside the topic acts like a subscriber that has left: other nodes drop
             # their references to it, and it declines a configuration.
@@ -61,7 +61,7 @@ class SubscriberTopics:
             machine = self._make(topic, event if isinstance(event, SubscribeRequested) else None)
         effects = machine.handle(event)
         if effects and type(effects[-1]) is Unsubscribed:  # always the last effect of a machine
-            self._machines.pop(topic, None)
+            self.by_topic.pop(topic, None)
         return effects
 
     def _make(self, topic: TopicId, join: SubscribeRequested | None) -> Subscriber:
@@ -75,42 +75,37 @@ class SubscriberTopics:
             incarnation=join.incarnation if join is not None else 0,
         )
         if join is not None:
-            self._machines[topic] = machine
+            self.by_topic[topic] = machine
         return machine
 
     def machine(self, topic: TopicId) -> Subscriber | None:
         """Return the machine of a topic, or None if this node is not in it."""
-        return self._machines.get(topic)
+        return self.by_topic.get(topic)
 
     def machines(self) -> list[tuple[TopicId, Subscriber]]:
         """Return the machines of all topics of this node."""
-        return list(self._machines.items())
+        return list(self.by_topic.items())
 
     def offset_of(self, topic: TopicId, key: bytes) -> int | None:
         """Return the offset of a publication of a topic, or None."""
-        machine = self._machines.get(topic)
+        machine = self.by_topic.get(topic)
         return machine.replica.offset_of(key) if machine is not None else None
 
     def ring_neighbours(self) -> list[tuple[TopicId, NodeId]]:
         """Return the ring neighbours of this node, with their topics."""
         return [
             (topic, node)
-            for topic, machine in self._machines.items()
+            for topic, machine in self.by_topic.items()
             for node in machine.ring_neighbours()
         ]
 
     def states(self) -> dict[TopicId, SubscriberState]:
         """Return the states of all machines, by topic."""
-        return {topic: machine.state() for topic, machine in self._machines.items()}
+        return {topic: machine.state() for topic, machine in self.by_topic.items()}
 
     def names(self) -> list[TopicId]:
         """Return the topics of this node."""
-        return list(self._machines)
-
-    def has_to_flush(self, topic: TopicId) -> bool:
-        """Return True if a Flush of the topic would have an effect."""
-        machine = self._machines.get(topic)
-        return machine is not None and machine.has_to_flush
+        return list(self.by_topic)
 
 
 class SupervisorTopics:

@@ -75,7 +75,11 @@ class PublicationTrie:
     # -- single ids ------------------------------------------------------------------------
 
     def __contains__(self, key: bytes) -> bool:
-        return _find(self._bucket_of(key), key) >= 0
+        place = int.from_bytes(key[:8], "big") >> (_PLACE_BITS - self._bits)
+        while (bucket := self._buckets[place]) is None:  # ``_bucket_of``, inlined: the hot path
+            place &= place - 1
+        at = bucket.find(key)
+        return at == 0 or (at > 0 and _find(bucket, key) >= 0)
 
     def offset_of(self, key: bytes) -> int | None:
         """Return the offset of an id, or None."""
@@ -94,7 +98,7 @@ class PublicationTrie:
     def _bucket_of(self, start: bytes) -> bytes:
         """Return the bucket of the ids that begin with these bytes, 8 or more."""
         place = int.from_bytes(start[:8], "big") >> (_PLACE_BITS - self._bits)
-        while (bucket := self._buckets[place]) is None:  # ``_home``, inlined: this is the hot path
+        while (bucket := self._buckets[place]) is None:  # ``_home``, inlined
             place &= place - 1
         return bucket
 

@@ -32,7 +32,7 @@ from skipring.net.work_budget import REQUEST_WAIT_S, WAITING_BYTES_MAX
 from skipring.security.credentials import PeerCertificate, may_act_as
 from skipring.wire.bundle import unbundle
 from skipring.wire.codec import decode, encode
-from skipring.wire.framing import BUNDLE, CONTROL_BYTES_MAX, Frame, FrameReader
+from skipring.wire.framing import BUNDLE, CONTROL_BYTES_MAX, Frame, FrameReader, whole_frame
 from skipring.wire.handshake import (
     NAME_TYPES,
     NO_TOPIC,
@@ -132,28 +132,33 @@ class PeerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Split data into frames; handle them now, or in a later turn of the loop."""
-        budget = self._budget
         self.is_used = True
         self._traffic["bytes_received"] += len(data)
+        is_between_frames = self.sender is not None and not self._reader.buffered_bytes
+        whole = whole_frame(data) if is_between_frames else None
+        frames = [whole] if whole is not None else self._cut(data)
+        if frames:
+            self._traffic["frames_received"] += len(frames)
+            done = self._handle(frames) if self._budget.left_s > 0 and not self._waiting else 0
+            if done < len(frames):
+                self._keep_waiting(frames[done:], len(data))
+
+    def _cut(self, data: bytes) -> list[Frame]:
+        """Return the frames that received bytes complete; limit unfinished ones."""
         if self.sender is None:
             self._first += data[: FIRST_BYTES_MAX - len(self._first)]
         try:
             frames = self._reader.feed(data)
         except WireError as error:
             self._refuse_bytes(error)
-            return
+            return []
         held = self._reader.buffered_bytes
         if held or self._partial_bytes:
             self._partial_bytes = held
             self._partial_frames.update(self, held, is_new=bool(frames))
             if self.sender is None and held > CONTROL_BYTES_MAX and not frames:
                 self._refuse_bytes(HandshakeError("the first frame is longer than a greeting"))
-        if not frames:
-            return
-        self._traffic["frames_received"] += len(frames)
-        done = self._handle(frames) if budget.left_s > 0 and not self._waiting else 0
-        if done < len(frames):
-            self._keep_waiting(frames[done:], len(data))
+        return frames
 
     def _handle(self, frames: list[Frame]) -> int:
         """Handle frames until the work budget of this turn is spent; return their number."""
@@ -163,9 +168,8 @@ class PeerConnection(asyncio.Protocol):
             for done, frame in enumerate(frames):
                 if self._is_refused:
                     break
-                is_waiting = self._claim is not None
-                is_late = done and clock() >= end_s
-                if is_late or is_waiting or (self._is_client and not self._can_serve):
+                is_served = not self._is_client or self._can_serve
+                if self._claim is not None or not is_served or (done and clock() >= end_s):
                     return done
                 self._on_frame(frame)
         except WireError as error:
@@ -186,8 +190,9 @@ class PeerConnection(asyncio.Protocol):
             frames = [each for each in frames if not self._is_about_name(each)]
         self._waiting.extend((came_s, frame) for frame in frames)
         self.waiting_bytes += size_bytes
-        if self.waiting_bytes > WAITING_BYTES_MAX:
-            self._pause_reading()
+        if self.waiting_bytes > WAITING_BYTES_MAX and self.is_read and self.transport is not None:
+            self.transport.pause_reading()  # a no-op if it is closing
+            self.is_read = False
         self._budget.add(self)
 
     def _is_about_name(self, frame: Frame) -> bool:
@@ -203,11 +208,6 @@ class PeerConnection(asyncio.Protocol):
             return False
         self._board.on_name_message(self, cast("NameMessage", message))
         return True
-
-    def _pause_reading(self) -> None:
-        if self.is_read and self.transport is not None and not self.transport.is_closing():
-            self.transport.pause_reading()
-            self.is_read = False
 
     def handle_some(self, end_s: float) -> bool:
         """Handle one waiting frame, and more until ``end_s``; return True if frames are left."""

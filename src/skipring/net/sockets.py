@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from skipring.errors import process_text
 from skipring.net.addresses import join_address
 from skipring.net.connection import PeerConnection
 from skipring.net.dial_failure import Cause, classify_tls_error, failure_in
 from skipring.net.handshake_limits import PLAIN, SECURED, Handshakes, source_of
-from skipring.storage.data_dir import process_text
 from skipring.wire.rpc import Address
 
 if TYPE_CHECKING:  # cycles: a peer dials, a transport listens

@@ -16,6 +16,7 @@ from msgspec import Struct
 from skipring.core.effects import Effect
 from skipring.core.events import (
     Event,
+    Overwritten,
     Received,
     RoutineReceived,
     SubscribeRequested,
@@ -50,6 +51,7 @@ CAUSES: Final = frozenset(
         SubscribeRequested,
         UnsubscribeRequested,
         RoutineReceived,
+        Overwritten,
         Tick,
     }
 )
@@ -119,6 +121,9 @@ class ChangeLog:
 
     def handle(self, topic: TopicId, event: Event) -> list[Effect]:
         """Run one event of a topic, one of CAUSES; record the changes of the node's place."""
+        if type(event) is Overwritten:  # a fault, not a change by a procedure
+            self._places.pop(topic, None)
+            return self._topics.handle(topic, event)
         before = self._places.get(topic)
         if before is None:
             machine = self._topics.machine(topic)
@@ -135,10 +140,6 @@ class ChangeLog:
             after = self._places[topic] = _place_of(machine)
             self._record(topic, _differences(before, after, machine.node), event)
         return effects
-
-    def forget(self, topic: TopicId) -> None:
-        """Forget the place of a topic, because another event may have changed it."""
-        self._places.pop(topic, None)
 
     def on_tick(self) -> None:
         """Count one tick; each entry has the number of its tick."""

@@ -86,11 +86,12 @@ class GroupCommit:
 
     async def wait_durable(self) -> None:
         """Wait until all data written so far is on disk; raise StorageError if a commit fails."""
-        if self._store is None or (self._is_idle and not self._is_behind):
+        store = self._store
+        if store is None:
             return
-        if self._is_idle and self._is_small:
+        if self._running is None:
             await asyncio.sleep(0)  # first write the caller's frames to the sockets
-            if self._commit_if_small(self._store):  # received frames may have added data
+            if self._commit_if_small(store):  # received frames may have added data
                 return
         # A running commit may have begun before the caller's write.
         needed = self._begun + 1
@@ -101,17 +102,10 @@ class GroupCommit:
         if error is not None:
             raise type(error)(str(error)) from error
 
-    @property
-    def _is_idle(self) -> bool:
-        return self._running is None
-
-    @property
-    def _is_small(self) -> bool:
+    def _is_small(self, store: LogStore) -> bool:
         """Return True if a commit now is cheaper in the event loop than in a thread."""
-        store = self._store
         return (
-            store is not None
-            and self.error is None
+            self.error is None
             and store.waiting_logs <= INLINE_LOGS_MAX
             and store.waiting_bytes <= INLINE_BYTES_MAX
             and store.longest_wait_s <= INLINE_WAIT_S_MAX
@@ -119,10 +113,10 @@ class GroupCommit:
 
     def _commit_if_small(self, store: LogStore) -> bool:
         """Commit in the event loop if that is cheap; return False if a thread must commit."""
-        if not self._is_idle:
+        if self._running is not None:
             return False
         if self._is_behind:  # else the commit of another caller covers the data
-            if not self._is_small:
+            if not self._is_small(store):
                 return False
             self._commit_inline(store)
         return True

@@ -12,7 +12,6 @@ from typing import Final, Self, assert_never, cast
 
 from msgspec.structs import replace
 
-from skipring.core.batches import RecordBatch
 from skipring.core.effects import (
     Backfilled,
     Deliver,
@@ -32,7 +31,6 @@ from skipring.core.effects import (
 from skipring.core.events import (
     Event,
     Flush,
-    Overwritten,
     Received,
     RoutineReceived,
     SubscribeRequested,
@@ -121,12 +119,13 @@ class NodeHost:
         self._flush_timer: asyncio.TimerHandle | None = None  # None while no topic waits
         self._receivers: dict[TopicId, tuple[Deliverer, SyncObserver]] = {}  # applications
         self.logs = TopicLogs(store, trace)
-        self._trace = self.logs.trace
+        self._trace, self._record = self.logs.trace, self.logs.trace.record
         self._trace_writes = DeliveryLogFlusher(self._trace)
         self._incarnations = Incarnations()
         self._topics = SubscriberTopics(
             name, rng=rng, config=settings.config, open_log=self.logs.open
         )
+        self._machines = self._topics.by_topic
         self.machine, self.states = self._topics.machine, self._topics.states  # for queries
         self._changes = ChangeLog(self._topics)
         self._connect(rng)
@@ -254,36 +253,29 @@ class NodeHost:
     def _handle(self, topic: TopicId, event: Event) -> list[Effect]:
         """Run one event; record a change of the node's place, and schedule a Flush if needed."""
         kind = type(event.message) if type(event) is Received else type(event)
-        if kind is Overwritten:
-            self._changes.forget(topic)
-        machines = self._changes if kind in CAUSES else self._topics
-        effects = machines.handle(topic, event)
+        machine = self._machines.get(topic)
+        if machine is None or kind in CAUSES:
+            effects = self._changes.handle(topic, event)
+            machine = self._machines.get(topic)
+        else:
+            effects = machine.handle(event)
         if kind in _NEVER_DEFERRED or topic in self._to_flush:
             return effects
-        if self._topics.has_to_flush(topic):
-            self._flush_later(topic)
+        if machine is not None and machine.has_to_flush:
+            self._flush_later(topic, machine)
         return effects
 
     def _on_deliver(self, topic: TopicId, delivery: Deliver) -> None:
         """Record a delivery and pass it to the application."""
-        offset, now_us = delivery.offset, max(time_ns() // 1000, 0)
-        count = delivery.end - offset
-        self._trace.record(topic, offset, now_us, delivery.hops, delivery.origin, count)
-        if delivery.origin is not Origin.OWN:
-            for batch in delivery.batches:
-                if batch.publisher == self.name and not batch.unordered:
-                    self._count_overlap(topic, batch)
+        offset, hops, origin = delivery.offset, delivery.hops, delivery.origin
+        self._record((topic, offset, time_ns() // 1000, hops, origin, delivery.end - offset))
+        if origin is not Origin.OWN:
+            self._overlapping += self._machines[topic].replica.count_overlaps(delivery.batches)
         if self.arrivals.watched:
             self.arrivals.on_delivered(topic, delivery)
         receiver = self._receivers.get(topic)
         if receiver is not None:
             receiver[0](delivery)
-
-    def _count_overlap(self, topic: TopicId, batch: RecordBatch) -> None:
-        """Count a batch of another process if this process issues its numbers, too."""
-        machine = self.machine(topic)
-        if machine is not None and machine.replica.own.covers(batch.publisher, batch.first):
-            self._overlapping += 1
 
     def _on_unsubscribed(self, topic: TopicId) -> None:
         self.logs.forget(topic)
@@ -308,6 +300,8 @@ class NodeHost:
         if self.arrivals.watched:
             self.arrivals.on_tick()
         self.durability.on_tick()
+        if self._trace.unpacked:
+            self._trace.pack()
         if self.ticker.calls % DELIVERY_LOG_TICKS == 0:
             self._trace_writes.request_write()
 
@@ -330,15 +324,16 @@ class NodeHost:
         """Run the deferred work of the topics that have some."""
         topics, self._to_flush, self._flush_timer = self._to_flush, {}, None
         for topic in topics:
-            if self._topics.has_to_flush(topic):
+            machine = self._machines.get(topic)
+            if machine is not None and machine.has_to_flush:
                 self.dispatch(topic, Flush())
+        self._trace.pack()
 
-    def _flush_later(self, topic: TopicId) -> None:
+    def _flush_later(self, topic: TopicId, machine: Subscriber) -> None:
         """Flush a topic soon; one timer serves all topics."""
         self._to_flush[topic] = None
         if self._flush_timer is None:
-            machine = self._topics.machine(topic)
-            is_starting = machine is not None and machine.replica.is_starting
+            is_starting = machine.replica.is_starting
             delay_s = self._settings.flush_s / (STARTING_FLUSHES if is_starting else 1)
             loop = asyncio.get_running_loop()
             self._flush_timer = loop.call_later(delay_s, self._flush)
@@ -353,11 +348,13 @@ class NodeHost:
             if not self.membership.is_obeyed(sender, topic, message):
                 return
             sender = SUPERVISOR
-        elif (why := self._why_refused(sender, kind)) is not None:
-            self.links.counts[why] += 1
-            if is_request(message):
-                self._sender.send_message(topic, sender, Refused(message.request, BUSY))
-            return
+        elif self.durability.is_backpressured or kind not in CARRIERS:
+            why = self._why_refused(sender, kind)
+            if why is not None:
+                self.links.counts[why] += 1
+                if is_request(message):
+                    self._sender.send_message(topic, sender, Refused(message.request, BUSY))
+                return
         claim = CLAIMS.get(kind)
         if claim is not None and not claim(message, sender):  # decision 0045
             self.links.counts["sender mismatch"] += 1
@@ -386,9 +383,8 @@ class NodeHost:
     def _why_refused(self, sender: NodeId, kind: type[WireMessage]) -> str | None:
         """Return the reason why a message of this type is dropped now, or None."""
         if kind in CARRIERS:
-            if self.durability.is_backpressured:
-                return "store full"
-        elif kind in REQUESTS:
+            return "store full"
+        if kind in REQUESTS:
             if self.links.is_behind(sender):
                 return "unread responses"  # it must first read the responses that it has
         elif kind is SetConfiguration:

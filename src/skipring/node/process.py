@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
+from skipring.core.limits import check_name
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import IdentityError, InputError, MessageError, SkipringError
 from skipring.net.addresses import (
@@ -31,13 +32,12 @@ from skipring.node.group_commit import opened
 from skipring.node.host import NodeHost
 from skipring.node.metrics_server import Telemetry
 from skipring.node.readings import node_readings, supervisor_readings
-from skipring.node.settings import NodeSettings
+from skipring.node.settings import NodeSettings, node_id
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.observability.clock import LoopPause
 from skipring.observability.logs import logger
 from skipring.observability.metrics import HostReadings
 from skipring.security.credentials import may_act_as
-from skipring.storage.data_dir import check_name, node_id
 from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import LogStore
 from skipring.storage.supervisor_store import SupervisorStore

@@ -1,12 +1,19 @@
-"""Settings of a live process at its start."""
+"""Settings of a live process at its start, and the name of a node in its data directory."""
 
 from __future__ import annotations
 
+import secrets
+from pathlib import Path
+from string import ascii_lowercase, digits
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from skipring.core.config import ProtocolConfig
+from skipring.core.limits import check_name
+from skipring.core.peers import NodeId
+from skipring.errors import IdentityError
+from skipring.storage.data_dir import make_directory, translate_os_errors, write_durably
 from skipring.wire.rpc import Address
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
@@ -32,3 +39,36 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     drain_s: float = 30.0  # Guess: 480 MB at the credits of a tick (decision 0049).
     is_chaotic: bool = False  # chaos requests may damage this process
     config: ProtocolConfig = ProtocolConfig.live()
+
+
+# -- name of a node ----------------------------------------------------------------------------
+
+FILE: Final = "node-id"
+RANDOM_CHARACTERS: Final = 12  # Guess: 62 bits, so that a million names do not collide.
+_FILE_BYTES_MAX: Final = 1024
+_ALPHABET: Final = ascii_lowercase + digits
+
+
+def node_id(directory: Path, name: str | None = None) -> NodeId:
+    """Return the stored node id; if there is none, store ``name`` or else a random name.
+
+    Raise IdentityError if a name is invalid, or if ``name`` differs from the stored one.
+    """
+    if name is not None:
+        check_name(name, parameter="name")
+    path = directory / FILE
+    with translate_os_errors(directory):
+        make_directory(directory)
+        if not path.exists():
+            made = name or "".join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))
+            write_durably(path, f"{made}\n".encode())
+            return made
+        with path.open("rb") as file:
+            kept = file.read(_FILE_BYTES_MAX).decode(errors="replace").removesuffix("\n")
+    check_name(kept, parameter=str(path))
+    if name not in (None, kept):
+        raise IdentityError(
+            f"{path}: this node is called {kept}, not {name}; "
+            "omit the name, or use another data directory"
+        )
+    return kept

@@ -1,46 +1,22 @@
-"""Data directory: lock, atomic replacement of files, quarantine, node name."""
+"""Data directory: lock, atomic replacement of files, quarantine."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EDQUOT, ENOSPC
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
-from string import ascii_lowercase, digits
 from typing import Final
 
-from skipring.core.limits import match_node
-from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.errors import IdentityError, StorageError, StoreBusyError, StoreFullError
-
-COMMAND_CHARACTERS_MAX: Final = 60  # Guess: enough to recognise a command.
-
-
-def process_text(pid: int) -> str | None:
-    """Return "process 123 (python -m skipring node)"; None if no such process runs.
-
-    The command is omitted if /proc does not show it.
-    """
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        pass  # a process of another user
-    except (OSError, OverflowError):
-        return None
-    given = b""
-    with suppress(OSError):
-        given = Path(f"/proc/{pid}/cmdline").read_bytes()
-    words = given.decode(errors="replace").rstrip("\0").split("\0")
-    command = " ".join([words[0].rpartition("/")[2], *words[1:]])
-    command = "".join([each if each.isprintable() else "?" for each in command])
-    if len(command) > COMMAND_CHARACTERS_MAX:
-        command = f"{command[:COMMAND_CHARACTERS_MAX]}..."
-    return f"process {pid} ({command})" if command else f"process {pid}"
-
+from skipring.errors import (
+    StorageError,
+    StoreBusyError,
+    StoreFullError,
+    process_text,
+)
 
 _SURROUNDINGS: Final = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
@@ -176,48 +152,3 @@ def write_durably(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     fresh.replace(path)
     sync_directory(path.parent)
-
-
-FILE: Final = "node-id"
-RANDOM_CHARACTERS: Final = 12  # Guess: 62 bits, so that a million names do not collide.
-_FILE_BYTES_MAX: Final = 1024
-_ALPHABET: Final = ascii_lowercase + digits
-
-
-def node_id(directory: Path, name: str | None = None) -> NodeId:
-    """Return the stored node id; if there is none, store ``name`` or else a random name.
-
-    Raise IdentityError if a name is invalid, or if ``name`` differs from the stored one.
-    """
-    if name is not None:
-        check_name(name, parameter="name")
-    path = directory / FILE
-    with translate_os_errors(directory):
-        make_directory(directory)
-        if not path.exists():
-            made = name or "".join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))
-            write_durably(path, f"{made}\n".encode())
-            return made
-        with path.open("rb") as file:
-            kept = file.read(_FILE_BYTES_MAX).decode(errors="replace").removesuffix("\n")
-    check_name(kept, parameter=str(path))
-    if name not in (None, kept):
-        raise IdentityError(
-            f"{path}: this node is called {kept}, not {name}; "
-            "omit the name, or use another data directory"
-        )
-    return kept
-
-
-def check_name(name: str, *, parameter: str) -> None:
-    """Raise IdentityError for an invalid node name; ``parameter`` states its source."""
-    if match_node(name) is None:
-        raise IdentityError(
-            f"{name[:80]!r} is not a valid node name; "
-            "a name has 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'",
-            parameter=parameter,
-        )
-    if name == SUPERVISOR:
-        raise IdentityError(
-            f"{name!r} is the supervisor's own name; choose another", parameter=parameter
-        )

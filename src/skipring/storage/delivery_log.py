@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from struct import Struct as Layout
 from threading import Lock
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeAlias
 from zlib import crc32
 
 from msgspec import msgpack
@@ -29,7 +29,6 @@ from skipring.storage.topic_directory import directory_name
 FOLDER: Final = "deliveries"
 FILE_BYTES_MAX: Final = 4 << 20  # Guess: 160,000 batches.
 IN_MEMORY_BYTES_MAX: Final = 2 << 20  # Limit: of a topic, without a disk or while writes fail.
-UNPACKED_MAX: Final = 4096  # Guess: packing this number of deliveries takes 4 ms.
 CHUNK_MAX: Final = 1024  # Guess: deliveries that a reader gets at once, rounded up to a batch.
 
 _KIND: Final = "skipring deliveries 1"
@@ -38,6 +37,10 @@ _CHECKED: Final = Layout(f"<{_ROW.size}sI")  # with a CRC-32
 ROW_BYTES: Final = _CHECKED.size
 _SEARCHED_MAX: Final = 16  # Guess: damaged rows that a search skips.
 _PLACES: Final = {origin: place for place, origin in enumerate(Origin)}
+
+
+# Topic, offset, time in microseconds since the epoch, hops, origin, and the number of records.
+RecordedDelivery: TypeAlias = tuple[TopicId, int, int, int, Origin, int]
 
 
 class DeliveryRows(NamedTuple):
@@ -64,8 +67,9 @@ class DeliveryLog:
         self.failures = 0  # failed writes
         self.error: str | None = None  # reason of the last failed write; None after a success
         self._disk = (store, directory) if store is not None and directory is not None else None
-        # Deliveries since the last packing: topic, offset, time, hops, origin and count.
-        self._unpacked: deque[tuple[TopicId, int, int, int, Origin, int]] = deque()
+        self.unpacked: deque[RecordedDelivery] = deque()  # since the last packing
+        # Record a delivery at offsets after all earlier ones; ``pack`` does the rest of the work.
+        self.record: Final = self.unpacked.append
         self._recent: dict[TopicId, bytearray] = {}  # rows that are not in a file
         self._counts: Counter[tuple[TopicId, Origin]] = Counter()  # deliveries since the start
         self._lock = Lock()  # for the packed rows, which a write in another thread removes
@@ -83,44 +87,34 @@ class DeliveryLog:
         """Use the files no more; a second call does nothing."""
         self._disk = None
 
-    def record(
-        self, topic: TopicId, offset: int, time_us: int, hops: int, origin: Origin, count: int = 1
-    ) -> None:
-        """Record deliveries at offsets after all earlier ones.
-
-        This only appends: the first reader or writer packs the rows.
-        """
-        self._unpacked.append((topic, offset, time_us, hops, origin, count))
-        if len(self._unpacked) > UNPACKED_MAX:
-            self._pack()
-
-    def _pack(self) -> None:
-        """Turn recorded deliveries into rows, and count them."""
-        unpacked = self._unpacked
+    def pack(self) -> None:
+        """Turn recorded deliveries into rows, and count them; readers and writers call this too."""
+        unpacked = self.unpacked
         with self._lock:
             while unpacked:
                 topic, offset, time_us, hops, origin, count = unpacked.popleft()
-                fields = _ROW.pack(offset, time_us, count, min(hops, 255), _PLACES[origin])
+                row = offset, max(time_us, 0), count, min(hops, 255), _PLACES[origin]
+                fields = _ROW.pack(*row)
                 recent = self._recent.setdefault(topic, bytearray())
-                recent += _CHECKED.pack(fields, crc32(fields))
+                recent += fields + crc32(fields).to_bytes(4, "little")
                 self._counts[topic, origin] += count
                 if len(recent) > IN_MEMORY_BYTES_MAX:
                     del recent[: len(recent) // ROW_BYTES // 2 * ROW_BYTES]
 
     def count(self, topic: TopicId, origin: Origin) -> int:
         """Return the number of deliveries of a topic since the start."""
-        self._pack()
+        self.pack()
         return self._counts[topic, origin]
 
     def reset_counts(self, topic: TopicId) -> None:
         """Forget the counts of a topic that was left."""
-        self._pack()
+        self.pack()
         for origin in Origin:
             self._counts.pop((topic, origin), None)
 
     def forget(self, topic: TopicId) -> None:
         """Drop all deliveries of a topic."""
-        self._pack()
+        self.pack()
         with self._lock, suppress(OSError):
             self._recent.pop(topic, None)
             for path in self._files(topic)[1]:
@@ -155,14 +149,14 @@ class DeliveryLog:
     @property
     def is_behind(self) -> bool:
         """Return True if there are files that lack deliveries."""
-        return self._disk is not None and (bool(self._unpacked) or any(list(self._recent.values())))
+        return self._disk is not None and (bool(self.unpacked) or any(list(self._recent.values())))
 
     def write(self) -> None:
         """Write the deliveries of durable batches: a crash does not revoke them."""
         if self._disk is None:
             return
         store, directory = self._disk
-        self._pack()
+        self.pack()
         try:
             make_directory(directory)
             for topic, recent in list(self._recent.items()):
@@ -180,7 +174,7 @@ class DeliveryLog:
 
     def _parts(self, topic: TopicId) -> list[bytes]:
         """Return the rows in the files and in memory, the oldest first."""
-        self._pack()
+        self.pack()
         with self._lock:
             found = [bytes(self._recent.get(topic, b""))]
         header, paths = self._files(topic)

@@ -27,6 +27,7 @@ from skipring.storage.segment_format import (
 )
 
 SUFFIX: Final = ".log"
+FILES_MAX: Final = 32  # Guess: few segments are in use.
 CHUNK_BYTES: Final = 4 << 20  # Guess: one read of a scan; half of it has room for any entry.
 _BLOCK_BYTES: Final = 1 << 16  # Guess: a disk error makes one block unreadable.
 _PIECES: Final = 1024  # Limit of one write.
@@ -36,7 +37,7 @@ _MEAN_BYTES: Final = 1024  # Measured: below this mean size, joining the pieces 
 class FileCache:
     """Open files, the least recently used closed first; for one thread at a time."""
 
-    def __init__(self, flags: int, files_max: int = 32) -> None:  # Guess: few segments are in use.
+    def __init__(self, flags: int, files_max: int = FILES_MAX) -> None:
         self._flags = flags | os.O_CLOEXEC
         self._files_max = files_max
         self._files: OrderedDict[Path, int] = OrderedDict()

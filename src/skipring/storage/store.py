@@ -17,7 +17,7 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.errors import StorageError
 from skipring.storage.data_dir import Lock, make_directory, translate_os_errors
 from skipring.storage.recovery import recover
-from skipring.storage.segment import FileCache
+from skipring.storage.segment import FILES_MAX, FileCache
 from skipring.storage.topic_directory import TopicDirectory, directory_name, replace_by_directory
 from skipring.storage.topic_log import SEGMENT_BYTES_MAX, SegmentLog
 
@@ -25,7 +25,6 @@ TOPICS: Final = "topics"
 LOCK_FILE: Final = "publications.lock"  # the name in version 0.1, which then refuses the directory
 OLD_FILE: Final = "publications.sqlite3"
 ID_BYTES: Final = 16  # of a store id, which is stored with the first topic
-FILES_MAX: Final = 32  # Guess: open files of reads, and as many of commits.
 
 
 class LogStore:
@@ -48,8 +47,8 @@ class LogStore:
         with ExitStack() as resources:
             resources.callback(Lock(directory / LOCK_FILE).release)
             replace_by_directory(self._path)
-            self._readers = FileCache(os.O_RDONLY, FILES_MAX)
-            self._writers = FileCache(os.O_RDWR, FILES_MAX)
+            self._readers = FileCache(os.O_RDONLY)
+            self._writers = FileCache(os.O_RDWR)
             resources.callback(self._readers.close)
             resources.callback(self._writers.close)
             found = [TopicDirectory(path) for path in sorted(self._path.iterdir())]

@@ -6,12 +6,13 @@ import os
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator
+from hashlib import blake2b
 from threading import Lock
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from skipring.core.batches import RecordBatch
+from skipring.core.batches import OVERHEAD_BYTES, RecordBatch
 from skipring.core.limits import CHAIN_BYTES
 from skipring.core.log import ANY_BYTE, EntryPage, LogEntry, PageLimits
 from skipring.core.peers import NodeId, TopicId
@@ -26,6 +27,7 @@ from skipring.storage.segment import (
     write_pieces,
 )
 from skipring.storage.segment_format import (
+    DIGEST_BYTES,
     ENTRY_BYTES_MAX,
     HEADERS,
     ID_AT,
@@ -33,7 +35,6 @@ from skipring.storage.segment_format import (
     SegmentHeader,
     decode_entry,
     encode_entry,
-    next_chain,
 )
 from skipring.storage.topic_directory import TopicDirectory, covers, merged
 
@@ -41,7 +42,15 @@ SEGMENT_BYTES_MAX: Final = 64 << 20  # Guess: the entry that reaches it is the l
 READ_BYTES: Final = 1 << 20  # Guess: one read of a range.
 _RANGE: Final = PageLimits(READ_BYTES, READ_BYTES, READ_BYTES, READ_BYTES)
 _ONE: Final = PageLimits(1, 1, 1, 1)
+_CHAIN: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring chain")
 sync_data: Final = getattr(os, "fdatasync", os.fsync)  # not on every platform
+
+
+def next_chain(chain: bytes, batch_id: bytes) -> bytes:
+    """Return the running digest after one more batch."""
+    state = _CHAIN.copy()
+    state.update(chain + batch_id)
+    return state.digest()
 
 
 class _Chunk(NamedTuple):
@@ -146,7 +155,8 @@ class SegmentLog:
         size = scanned = number = 0
         bytes_max = limits.bytes_max if firsts == ANY_BYTE else limits.scanned_bytes_max
         while start < min(end, self.end):
-            chunk = self._chunk(start, min(bytes_max - scanned, READ_BYTES))
+            entries_left = limits.scanned_entries_max - number
+            chunk = self._chunk(start, min(bytes_max - scanned, READ_BYTES), entries_left)
             for place, offset in enumerate(chunk.offsets[:-1]):
                 if offset >= end:
                     return EntryPage(entries, end)
@@ -154,7 +164,7 @@ class SegmentLog:
                 entry_size = chunk.positions[place + 1] - chunk.positions[place]
                 scanned += entry_size
                 number += 1
-                if entry is not None and entry.end > start:
+                if entry is not None and offset + entry.batch.count > start:
                     entries.append(entry)
                     size += entry_size
                 is_full = size >= limits.bytes_max or len(entries) >= limits.entries_max
@@ -167,19 +177,20 @@ class SegmentLog:
     def _is_absent(self, offset: int) -> bool:
         return bool(self._absent) and covers(self._absent, offset, offset + 1)
 
-    def _chunk(self, offset: int, bytes_max: int) -> _Chunk:
+    def _chunk(self, offset: int, bytes_max: int, entries_max: int = 1) -> _Chunk:
         """Read entries of one segment, or of the memory, up to a total size, at least one.
 
         The first is the last entry that begins at or before the offset, if there is any.
         """
         with self._lock:
             if offset >= self.durable_end:
-                return self._memory_chunk(offset, bytes_max)
+                return self._memory_chunk(offset, bytes_max, entries_max)
             place = max(0, bisect_right(self._starts, offset) - 1)
             segment, after = self._segments[place], self._starts[place + 1 : place + 2]
             index = segment.index
             first = max(0, bisect_right(index.offsets, offset - index.start) - 1)
             stop = bisect_left(index.positions, index.positions[first] + bytes_max, first + 1)
+            stop = min(stop, first + max(entries_max, 1))
             positions = index.positions[first : stop + 1].tolist()
             offsets = [index.start + each for each in index.offsets[first : stop + 1]]
             if stop == len(index.positions):
@@ -190,7 +201,7 @@ class SegmentLog:
         data = self._readers.read(segment.path, size, base)
         return _Chunk(offsets, [each - base for each in positions], data)
 
-    def _memory_chunk(self, offset: int, bytes_max: int) -> _Chunk:
+    def _memory_chunk(self, offset: int, bytes_max: int, entries_max: int) -> _Chunk:
         """Return entries in memory as they will be stored."""
         first = bisect_right(self._unconfirmed, offset, key=lambda each: each.offset) - 1
         offsets, positions, data = [self._unconfirmed[first].offset], [0], bytearray()
@@ -199,7 +210,7 @@ class SegmentLog:
             data += encode_entry(entry) + entry.batch.body
             offsets.append(entry.end)
             positions.append(len(data))
-            if len(data) >= bytes_max:
+            if len(data) >= bytes_max or len(positions) > entries_max:
                 break
         return _Chunk(offsets, positions, bytes(data))
 
@@ -242,12 +253,12 @@ class SegmentLog:
 
     def append(self, batch: RecordBatch) -> int:
         """Append a batch; return the offset of its first record."""
-        assert len(batch.id) == ID_BYTES, "a batch without an id"
-        self._chain = next_chain(self._chain, batch.id)
-        offset = self.end
+        key, offset = batch.id, self.end
+        assert len(key) == ID_BYTES, "a batch without an id"
+        self._chain = chain = next_chain(self._chain, key)
         with self._lock:
-            self._unconfirmed.append(LogEntry(offset, self._chain, batch))
-            self._unconfirmed_bytes += batch.size_bytes
+            self._unconfirmed.append(LogEntry(offset, chain, batch))
+            self._unconfirmed_bytes += OVERHEAD_BYTES + len(batch.body)
             self.end = offset + batch.count
             self._changed[self.topic] = self
         return offset

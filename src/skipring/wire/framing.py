@@ -96,8 +96,6 @@ class FrameReader:
             frames.append(begun.frame())
         elif self._header:
             chunk = self._header + chunk
-        elif (whole := _whole(chunk)) is not None:
-            return [whole]
         self._header, self._begun, self.buffered_bytes = b"", None, 0
         try:
             self._begin(chunk, _cut(chunk, at, frames))
@@ -150,12 +148,13 @@ class _Begun:
         return Frame(self._kind, b"".join(self._pieces))
 
 
-def _whole(chunk: bytes) -> Frame | None:
-    """Return the frame if a chunk is exactly one frame, which is the usual case."""
-    if len(chunk) < _HEADER.size:
+def whole_frame(chunk: bytes) -> Frame | None:
+    """Return the frame if a chunk is exactly one valid frame, which is the usual case."""
+    size = len(chunk)
+    if size < _HEADER.size:
         return None
     length, kind = _HEADER.unpack_from(chunk)
-    if length + _LENGTH.size != len(chunk) or kind >= len(_KINDS) or length > _BYTES_MAX[kind] + 1:
+    if length + _LENGTH.size != size or kind >= len(_KINDS) or length > _BYTES_MAX[kind] + 1:
         return None
     return Frame(_KINDS[kind], chunk[_HEADER.size :])
 

@@ -215,12 +215,12 @@ class _Party:
         begin = process_time()
         action(out)
         self.seconds += process_time() - begin
-        for effect in out.effects:
+        for effect in out:
             if isinstance(effect, Store):
                 for batch in effect.batches:
                     self._log.append(batch)
                 self.stored += len(effect.batches)
-        return [effect.message for effect in out.effects if isinstance(effect, Send)]
+        return [effect.message for effect in out if isinstance(effect, Send)]
 
 
 class _Pair:
