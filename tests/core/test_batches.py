@@ -21,8 +21,6 @@ from skipring.core.batches import (
     batch_part,
     check_record,
     in_chunks,
-    merge_newest,
-    raise_newest,
 )
 from skipring.core.limits import (
     HEADERS_BYTES_MAX,
@@ -482,17 +480,3 @@ def test_chunks_hold_all_batches_in_order_within_the_size(sizes: list[int], size
     assert all(len(c) == 1 or sum(each.size_bytes for each in c) <= size for c in chunks)
     for one, other in pairwise(chunks):
         assert sum(each.size_bytes for each in (*one, other[0])) > size
-
-
-def test_newest_numbers_are_the_largest_of_ordered_batches() -> None:
-    rows = [BatchRecord(b"x")] * 3
-
-    def made(first: int, *, unordered: bool = False) -> RecordBatch:
-        return RecordBatch.of(rows, publisher="a", first=first, topic=TOPIC, unordered=unordered)
-
-    newest = {("b", 0): 4}
-    for each in (made(7), made(5), made(90, unordered=True), made(1 << 62)):
-        assert raise_newest(newest, each) is (each.first == 7)
-    assert newest == {("a", 0): 9, ("b", 0): 4}
-    merge_newest(newest, {("a", 0): 3, ("b", 0): 5, ("c", 1): 6})
-    assert newest == {("a", 0): 9, ("b", 0): 5, ("c", 1): 6}

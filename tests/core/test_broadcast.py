@@ -868,7 +868,7 @@ def test_wrong_arrivals_last_until_the_next_flush() -> None:
     host = quarter()
     host.tick(CALM)
     (spreading,) = parts(host.machine, "Broadcast")
-    spreading._arrived.append(([b"x" * 32], 3, frozenset({None})))
+    spreading._arrived = [([b"x" * 32], 3, frozenset({None}))]
     assert host.machine.has_to_flush
     assert sent(host.handle(Flush())) != []
     assert not host.machine.has_to_flush

@@ -103,16 +103,14 @@ def test_known_messages_are_handled_again_at_another_place() -> None:
 
 def test_messages_of_many_senders_are_bounded() -> None:
     ring = ring_at("01", left=peer("001", "a"), right=peer("011", "z"))
-    part = RingMessages(ring, Shortcuts(ring), NeighbourLiveness(LIVE), RingDigest(LIVE))
+    part = RingMessages(ring, Shortcuts(ring), NeighbourLiveness(LIVE, {}), RingDigest(LIVE))
     for number in range(SENDERS_MAX + 10):
         event = RoutineReceived((Digest(f"n{number}", 1),), f"n{number}")
         assert written(lambda out: part.on_routine(event, out)) == []  # noqa: B023
     assert len(part.known or ()) == SENDERS_MAX
 
 
-def test_wrong_known_messages_are_corrected_within_16_ticks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wrong_known_messages_are_corrected_within_16_ticks() -> None:
     """A node wrongly believes that a message changes nothing."""
     host = subscriber(STATE, config=LIVE)
     nearer: tuple[RoutineMessage, ...] = (

@@ -15,7 +15,7 @@ from itertools import count
 
 import skipring
 from skipring.api.subscription import Subscription
-from skipring.node.group_commit import INLINE_SYNC_S_MAX
+from skipring.node.group_commit import INLINE_WAIT_S_MAX
 from skipring.storage.topic_log import SegmentLog
 
 NAME = "publisher"
@@ -44,7 +44,7 @@ def delay_commits(delay_s: float) -> None:
         write(log)
 
     def delayed_sync(log: SegmentLog) -> None:
-        time.sleep(2 * INLINE_SYNC_S_MAX)
+        time.sleep(2 * INLINE_WAIT_S_MAX)
         sync(log)
 
     SegmentLog.write = delayed_write  # type: ignore[method-assign]
