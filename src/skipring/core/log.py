@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from skipring.core.batches import RecordBatch
+from skipring.core.peers import NodeId
 from skipring.core.publications import SequenceId, newest_of
 from skipring.core.trie import PublicationTrie
 
@@ -30,6 +31,21 @@ class LogEntry(NamedTuple):
     def end(self) -> int:
         """Return the offset after the last record."""
         return self.offset + max(self.batch.count, 1)  # memory may be corrupted
+
+
+class EntryFilter(NamedTuple):
+    """Properties of the entries that a read requests; None: any.
+
+    A log returns no entry whose id begins with another byte. It may return others that have none of
+    the properties: it uses those that its index knows.
+    """
+
+    firsts: range = ANY_BYTE  # first bytes of ids
+    publishers: frozenset[NodeId] | None = None
+    times: range | None = None  # of a record, in microseconds since the epoch
+
+
+EVERY: Final = EntryFilter()
 
 
 class PageLimits(NamedTuple):
@@ -99,12 +115,11 @@ class Log(Protocol):
         """Yield the readable entries with records between two offsets."""
 
     def read_page(
-        self, start: int, end: int, limits: PageLimits, firsts: range = ANY_BYTE
+        self, start: int, end: int, limits: PageLimits, wanted: EntryFilter = EVERY
     ) -> EntryPage:
         """Return readable entries with records between two offsets, within limits.
 
-        ``firsts`` restricts them to ids that begin with one of these bytes. The first entry may
-        exceed the limits.
+        The first entry may exceed the limits.
         """
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
@@ -172,7 +187,7 @@ class MemoryLog:
                 yield entry
 
     def read_page(
-        self, start: int, end: int, limits: PageLimits, firsts: range = ANY_BYTE
+        self, start: int, end: int, limits: PageLimits, wanted: EntryFilter = EVERY
     ) -> EntryPage:
         """Return entries with records between two offsets, within limits."""
         found: list[LogEntry] = []
@@ -180,7 +195,7 @@ class MemoryLog:
         for number, entry in enumerate(self.read_range(start, end), start=1):
             key = entry.batch.id
             scanned += entry.batch.size_bytes
-            if key and key[0] in firsts:
+            if key and key[0] in wanted.firsts:
                 found.append(entry)
                 size += entry.batch.size_bytes
             is_full = size >= limits.bytes_max or len(found) >= limits.entries_max

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from skipring.core.limits import STORED_MAX
-from skipring.core.log import Log, PageLimits
+from skipring.core.log import EVERY, EntryFilter, Log, PageLimits
 from skipring.core.log_messages import (
     ANOTHER_STORE,
     FetchLog,
@@ -68,7 +68,7 @@ def log_page(log: Log, question: FetchLog) -> LogPage:
     """
     end = min(question.end, log.end)
     limits = CONTENT_PAGE if question.contents else LISTING_PAGE
-    page = log.read_page(question.start, end, limits, _firsts(question))
+    page = log.read_page(question.start, end, limits, _entry_filter(question))
     found = [entry for entry in page.entries if entry.batch.is_acceptable]
     return LogPage(
         request=question.request,
@@ -80,7 +80,9 @@ def log_page(log: Log, question: FetchLog) -> LogPage:
     )
 
 
-def _firsts(question: FetchLog) -> range:
+def _entry_filter(question: FetchLog) -> EntryFilter:
     """Return the possible first bytes of ids under a prefix; all above 255 if it is invalid."""
+    if not question.bits and not question.prefix:
+        return EVERY
     width = 1 << (BYTE_BITS - question.bits)
-    return range(question.prefix * width, (question.prefix + 1) * width)
+    return EntryFilter(range(question.prefix * width, (question.prefix + 1) * width))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from errno import EIO, ENOENT
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from skipring.core.batches import RecordBatch
-from skipring.core.log import LogEntry
+from skipring.core.log import EVERY, EntryFilter, LogEntry
 from skipring.core.publications import COUNTER_BITS, ID_BYTES, SEQ_BELIEVED_MAX, SequenceId
 from skipring.storage.segment_format import (
     FOOTERS,
@@ -25,6 +26,7 @@ from skipring.storage.segment_format import (
     encode_footer,
     footer_bytes,
 )
+from skipring.storage.statistics import EntryStatistics
 
 SUFFIX: Final = ".log"
 CHUNK_BYTES: Final = 4 << 20  # Guess: one read of a scan; half of it has room for any entry.
@@ -115,6 +117,7 @@ class EntryIndex(Struct, eq=False):
     positions: array[int] = field(default_factory=lambda: array("I"))
     offsets: array[int] = field(default_factory=lambda: array("I"))
     newest: dict[SequenceId, int] = field(default_factory=dict)
+    statistics: EntryStatistics = field(default_factory=EntryStatistics)
 
     @classmethod
     def of(cls, footer: SegmentFooter) -> EntryIndex:
@@ -123,6 +126,7 @@ class EntryIndex(Struct, eq=False):
         index.positions.frombytes(footer.positions)
         index.offsets.frombytes(footer.offsets)
         index.newest.update({(node, part): last for node, part, last in footer.newest})
+        index.statistics = EntryStatistics.of(footer.ids, footer.statistics)
         return index
 
     def add(self, entry: LogEntry, position: int, size: int) -> None:
@@ -131,6 +135,7 @@ class EntryIndex(Struct, eq=False):
         self.offsets.append(entry.offset - self.start)
         self.size, self.end, self.chain = position + size, entry.end, entry.chain
         raise_newest(self.newest, entry.batch)
+        self.statistics.add(entry.batch)
 
     def extend(self, other: EntryIndex) -> None:
         """Add the entries of an index that begins where this one ends."""
@@ -138,6 +143,16 @@ class EntryIndex(Struct, eq=False):
         self.offsets.extend(other.offsets)
         self.size, self.end, self.chain = other.size, other.end, other.chain
         merge_newest(self.newest, other.newest)
+        self.statistics.extend(other.statistics)
+
+    def selected(
+        self, first: int, bytes_max: int, wanted: EntryFilter
+    ) -> tuple[Sequence[int], int]:
+        """Return the numbers of entries to read from one on, and the number to continue with."""
+        if wanted != EVERY:
+            return self.statistics.selected(self.positions, first, bytes_max, wanted)
+        stop = bisect_left(self.positions, self.positions[first] + bytes_max, first + 1)
+        return range(first, stop), stop
 
 
 class LogSegment(Struct, eq=False):
@@ -179,6 +194,7 @@ class LogSegment(Struct, eq=False):
                 end=index.end,
                 chain=index.chain,
                 newest=[(*sequence, last) for sequence, last in sorted(index.newest.items())],
+                statistics=index.statistics.stored(),
             )
             data, file = encode_footer(footer), files.get(self.path)
             os.ftruncate(file, index.size)
