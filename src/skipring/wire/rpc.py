@@ -15,6 +15,7 @@ from skipring.core.batches import RecordBatch
 from skipring.core.labels import Word
 from skipring.core.log_messages import (
     FetchLog,
+    FetchRecords,
     GetLogInfo,
     LogInfo,
     LogPage,
@@ -305,6 +306,7 @@ Request: TypeAlias = (
     | FetchChanges
     | GetLogInfo
     | FetchLog
+    | FetchRecords
     | FetchDeliveries
     | GetSupervisorStatus
     | FetchArrivals
