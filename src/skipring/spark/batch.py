@@ -35,6 +35,7 @@ from skipring.spark.snapshot import (
 # Measured: a task costs about 20 ms of processor time, as much as 15,000 rows.
 PARTITIONS_DEFAULT: Final = 2
 ROWS_PER_PARTITION: Final = 250_000  # Guess: half a second of work.
+SMALL_SHARE: Final = 4  # Guess: rows without payloads, or with a filter, are less work by this.
 # Guess: publications in flight reach most members within this time; then the read starts anyway.
 AGREEMENT_S: Final = 1.0
 AGAIN_S: Final = 0.05
@@ -99,8 +100,8 @@ class BatchReader(DataSourceReader):
     def _prefix_partitions(self, topic: TopicId, client: RingClient) -> list[PrefixPartition]:
         where = self._form.within(self._options.times(topic)).where
         count = max(holder.survey.end for holder in client.survey(topic, None))
-        if where != EVERY_RECORD:
-            count //= FILTERED_SHARE
+        if where != EVERY_RECORD or not self._form.has_payloads:
+            count //= SMALL_SHARE
         usual = max(PARTITIONS_DEFAULT, count // ROWS_PER_PARTITION)
         wanted = self._options.size_of_partitions.partitions(count, usual)
         bits = min((wanted - 1).bit_length(), SURVEY_BITS_MAX)
@@ -122,9 +123,6 @@ class FilteredBatchReader(BatchReader):
         self._topics = pushed.topics
         self._form = replace(self._form, where=pushed.where)
         return rest
-
-
-FILTERED_SHARE: Final = 4  # Guess: a filter selects this part of the rows.
 
 
 def _snapshot(topic: TopicId, client: RingClient, bits: int) -> tuple[list[Part], str]:

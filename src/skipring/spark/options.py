@@ -39,11 +39,13 @@ READ_OPTIONS: Final = (
     "minPartitions",
     "maxRecordsPerPartition",
     "includeHeaders",
+    "pushFilters",
 )
 WRITE_OPTIONS: Final = (*ACCESS_OPTIONS, "topic", "publisher", "writeId")
 _OF_SPARK: Final = frozenset({"path", "checkpointlocation"})  # which Spark passes on
 PARTITIONS_MAX: Final = 1 << SURVEY_BITS_MAX  # in a batch, each is a prefix of at most 8 bits
 PUBLISHER: Final = "spark"
+AUTO: Final = "auto"
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
@@ -88,6 +90,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     offsets_min: int  # per trigger, unless the delay has passed
     trigger_delay_s: float
     size_of_partitions: PartitionSize
+    pushes_filters: bool | None  # None: if Spark keeps the filters of two queries apart
 
     def times(self, topic: TopicId) -> tuple[int, int] | None:
         """Return the first and the last time of the publications to read; None for all."""
@@ -134,6 +137,9 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
                 given.number("minPartitions", PARTITIONS_MAX, first=1),
                 given.number("maxRecordsPerPartition", NUMBER_MAX, first=1),
             ),
+            pushes_filters=None
+            if (given.text("pushFilters") or AUTO).lower() == AUTO
+            else given.boolean("pushFilters", default=False),
         )
 
 

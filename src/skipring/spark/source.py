@@ -6,7 +6,7 @@ import sys
 from secrets import token_hex
 from typing import Final
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -21,6 +21,9 @@ from skipring.spark.stream import StreamReader
 # Spark plans a read with filters in a process that runs this module. In its other processes it
 # refuses a reader that evaluates filters, unless spark.sql.python.filterPushdown.enabled is set.
 PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+# Spark 4.1 to 4.3 keep the pushed filters of one query of a DataFrame for its other queries, which
+# then miss rows. The version that also pushes limits keeps them apart.
+ARE_FILTERS_SCOPED: Final = hasattr(DataSourceReader, "pushLimit")
 
 
 class SkipringDataSource(DataSource):
@@ -38,8 +41,11 @@ class SkipringDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch, with the columns of a schema."""
-        kind = FilteredBatchReader if PUSHING in sys.modules else BatchReader
-        return kind(ReadOptions.parse(self.options, is_stream=False), row_form(schema))
+        options = ReadOptions.parse(self.options, is_stream=False)
+        chosen = options.pushes_filters
+        is_pushed = ARE_FILTERS_SCOPED if chosen is None else chosen
+        kind = FilteredBatchReader if is_pushed and PUSHING in sys.modules else BatchReader
+        return kind(options, row_form(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of a stream, with the columns of a schema."""

@@ -72,6 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._client: RingClient | None = None
         self._stores: MemberStores | None = None
         self._initial: Json | None = None
+        self._reading: dict[TopicId, Position] = {}  # after the last planned micro-batch
         self._last: dict[TopicId, Position] | None = None  # end of a query with availableNow
 
     # -- planner -----------------------------------------------------------------------------
@@ -99,7 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stores = self._members()
         found = {topic: stores.first(topic) for topic in self._topics()}
         return {
-            topic: replace(_position(holder, holder.survey.durable_end), chain=holder.survey.chain)
+            topic: replace(end_place(holder), chain=holder.survey.chain)
             for topic, holder in found.items()
         }
 
@@ -130,12 +131,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         if not any(ahead[topic].is_elsewhere or taken[topic] for topic in after):
             return start  # Spark compares texts, and a standby may have changed
-        return to_json(
-            {
-                topic: self._complete(topic, positions[topic], each, ahead[topic])
-                for topic, each in after.items()
-            }
-        )
+        self._reading = {
+            topic: self._complete(topic, positions[topic], each, ahead[topic])
+            for topic, each in after.items()
+        }
+        return to_json(self._reading)
 
     def _waits(self, count: int) -> bool:
         """Return True if this number of unread publications is not enough for a micro-batch yet."""
@@ -156,8 +156,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return with_standby(stores, topic, known, after, ahead.holder)
 
     def reportLatestOffset(self) -> Json | None:
-        """Return the current ends, for the metrics of a query."""
-        return to_json(self._ends())
+        """Return the current ends of the logs that the query reads, for its metrics."""
+        ends = {}
+        for topic in self._topics(self._reading):
+            place = self._reading.get(topic)
+            holder = place and self._members().find(topic, place, looks=1)
+            ends[topic] = end_place(holder or self._members().first(topic))
+        return to_json(ends)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Return the partitions of a micro-batch, also when it is replayed."""
@@ -292,6 +297,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _position(holder: MemberLog, offset: int, seen: frozenset[bytes] = frozenset()) -> Position:
     survey = holder.survey
     return Position(store=survey.store, epoch=survey.epoch, offset=offset, seen=seen)
+
+
+def end_place(holder: MemberLog) -> Position:
+    """Return the durable end of a member's log, without its chain value."""
+    return _position(holder, holder.survey.durable_end)
 
 
 def _with_begin(begin: Position, end: Position) -> Position:
