@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from socket import create_server
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -105,6 +107,23 @@ def test_limit_ends_without_an_error_of_the_source(
     assert len(read(spark, ring).take(3)) == 3
     assert read(spark, ring).count() == 20  # the same process reads again
     assert "skipring" not in capfd.readouterr().err
+
+
+def test_examples_of_the_guide_run(spark: SparkSession, ring: Ring) -> None:
+    register(spark)
+    page = Path(__file__).parents[2] / "docs" / "spark.md"
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    reads = [block for block in blocks if "spark.read." in block and "session.start" not in block]
+    names: dict[str, Any] = {"spark": spark}
+    for block in reads:
+        exec(block.replace("127.0.0.1:7400", ring.supervisor), names)
+    assert len(reads) == 3
+    assert names["known"].count() == 20
+    assert names["later"].count() == 0
+    assert names["first"].count() == 0
+    assert names["times"].columns == ["id", "publisher", "timestamp"]
 
 
 def closed_port() -> str:
