@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skipring.core.batches import RecordBatch
-from skipring.core.log import EntryPage, Log, LogEntry, MemoryLog, PageLimits
+from skipring.core.log import EntryFilter, EntryPage, Log, LogEntry, MemoryLog, PageLimits
 from skipring.core.publications import SEQ_BELIEVED_MAX
 from tests.support.batches import batch, batch_of, opaque_batch
 
@@ -194,9 +194,9 @@ def test_page_that_starts_or_ends_within_a_batch_has_the_whole_batch() -> None:
 def test_page_has_only_ids_that_begin_with_one_of_the_bytes_and_scans_the_others() -> None:
     stored = [opaque_batch(bytes([first]) * 32) for first in (7, 9, 8, 7)]
     log = MemoryLog(stored)
-    page = log.read_page(0, 4, NO_LIMITS, range(7, 8))
+    page = log.read_page(0, 4, NO_LIMITS, EntryFilter(range(7, 8)))
     assert [entry.offset for entry in page.entries] == [0, 3]
-    page = log.read_page(1, 4, limits(scanned_entries_max=2), range(7, 8))
+    page = log.read_page(1, 4, limits(scanned_entries_max=2), EntryFilter(range(7, 8)))
     assert page == EntryPage([], 3)
 
 

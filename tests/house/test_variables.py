@@ -54,6 +54,7 @@ TRANSIENT: Final[Mapping[str, str]] = MappingProxyType(
     {
         "Outbox": "made for one event, and returned as its effects",
         "Reconciler": "made for one message, and sent in its effects",
+        "_Fields": "decoded for one batch of a page, and dropped",
     }
 )
 TESTS: Final = Path(__file__).resolve().parents[1]

@@ -289,6 +289,7 @@ def test_every_message_with_a_request_number_is_a_request_or_an_answer() -> None
         "FetchDeliveries",
         "FetchChanges",
         "FetchLog",
+        "FetchRecords",
         "CorruptTrie",
         "GetLogInfo",
     }
@@ -391,7 +392,8 @@ def test_scan_without_matches_stops_at_its_limit_and_continues(
         for each in stored:
             log.append(each)
         store.commit()
-        for each in (log, MemoryLog(stored)):
+        # The index of the stored log excludes the entries; the log in memory is scanned.
+        for each, possible in ((log, (1,)), (MemoryLog(stored), (4, 5))):
             pages, start = 0, 0
             while True:
                 question = FetchLog(1, "", 0, start, END, 0, 1, contents=contents)
@@ -402,7 +404,7 @@ def test_scan_without_matches_stops_at_its_limit_and_continues(
                     break
                 assert page.next > start
                 start = page.next
-            assert pages in (4, 5)
+            assert pages in possible
 
 
 def test_page_of_deliveries_stops_at_its_budget_and_continues(

@@ -9,7 +9,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from skipring.spark.batch import BatchReader
+from skipring.spark.arrow import ALL_ROWS, RowForm
+from skipring.spark.batch import FilteredBatchReader
 from skipring.spark.options import ReadOptions
 from skipring.spark.stream import StreamReader
 from tests.spark.rings import TOPIC, Ring
@@ -19,14 +20,14 @@ Json = dict[str, Any]
 _opened: list[StreamReader] = []
 
 
-def batch_reader(ring: Ring, **options: str) -> BatchReader:
+def batch_reader(ring: Ring, form: RowForm = ALL_ROWS, **options: str) -> FilteredBatchReader:
     given = {"supervisor": ring.supervisor, "subscribe": TOPIC, **options}
-    return BatchReader(ReadOptions.parse(given, is_stream=False))
+    return FilteredBatchReader(ReadOptions.parse(given, is_stream=False), form)
 
 
-def batch_rows(ring: Ring, **options: str) -> list[dict[str, Any]]:
+def batch_rows(ring: Ring, form: RowForm = ALL_ROWS, **options: str) -> list[dict[str, Any]]:
     """Return the rows of a batch read."""
-    reader = batch_reader(ring, **options)
+    reader = batch_reader(ring, form, **options)
     return rows_of(reader, reader.partitions())
 
 

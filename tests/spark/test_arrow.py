@@ -6,17 +6,28 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skipring.core.batches import BatchRecord, RecordBatch
-from skipring.core.log_messages import LogPage
+from skipring.core.batches import BatchRecord, RecordBatch, matching
+from skipring.core.limits import NUMBER_MAX
+from skipring.core.log_messages import LogPage, RecordFilter
 from skipring.errors import MessageError
-from skipring.spark.arrow import ArrowRows, entries
+from skipring.spark.arrow import (
+    HEADERS,
+    PUBLICATION,
+    ArrowRows,
+    RowForm,
+    RowPlace,
+    entries,
+    publication_schema,
+)
 from tests.spark.rings import TOPIC, made, publications_of
 
+WITH_HEADERS = RowForm(schema=publication_schema("map"))
 FIRST = 40  # offset of the first record
 COUNT = 303
 MADE = made(COUNT)
@@ -45,7 +56,7 @@ def listing(batches: Iterable[RecordBatch]) -> LogPage:
 
 
 def rows_of(rows: ArrowRows) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = rows.to_arrow(5, with_headers=True).to_pylist()
+    found: list[dict[str, Any]] = rows.to_arrow(WITH_HEADERS, RowPlace(partition=5)).to_pylist()
     assert len(found) == len(rows)
     return found
 
@@ -54,7 +65,7 @@ def rows_of(rows: ArrowRows) -> list[dict[str, Any]]:
 
 
 def test_each_record_is_a_row_with_all_its_fields() -> None:
-    rows = rows_of(ArrowRows.of(TOPIC, page(BATCHES)))
+    rows = rows_of(ArrowRows.of(TOPIC, page(BATCHES), WITH_HEADERS))
     for offset, (row, publication) in enumerate(zip(rows, PUBLICATIONS, strict=True), FIRST):
         time = row.pop("timestamp")
         assert row == {
@@ -76,8 +87,8 @@ def test_each_record_is_a_row_with_all_its_fields() -> None:
 
 @given(st.integers(FIRST - 3, END + 3), st.integers(FIRST - 3, END + 3))
 def test_only_records_at_wanted_offsets_are_rows(start: int, stop: int) -> None:
-    rows = ArrowRows.of(TOPIC, page(BATCHES), range(start, stop))
-    found = rows.to_arrow(0, with_headers=False)
+    rows = ArrowRows.of(TOPIC, page(BATCHES), wanted=range(start, stop))
+    found = rows.to_arrow()
     wanted = range(max(start, FIRST), max(min(stop, END), start, FIRST))
     chosen = [PUBLICATIONS[offset - FIRST] for offset in wanted]
     assert found["offset"].to_pylist() == list(wanted)
@@ -113,7 +124,7 @@ def test_batch_that_does_not_match_its_id_is_omitted(wrong: dict[str, Any]) -> N
     intact = [batch for batch in BATCHES if batch is not BATCHES[SPOILT]]
     spoilt = replace(BATCHES[SPOILT], **wrong)
     given = [*BATCHES[:SPOILT], spoilt, *BATCHES[SPOILT + 1 :]]
-    rows = ArrowRows.of(TOPIC, page(given))
+    rows = ArrowRows.of(TOPIC, page(given), WITH_HEADERS)
     assert rows.batch_ids == [batch.id for batch in intact]
     assert rows.ids == [publication.id for publication in publications_of(intact)]
     assert len(rows_of(rows)) == len(rows.ids)
@@ -160,14 +171,60 @@ def test_rows_are_excluded_and_selected_by_the_ids_of_records(places: set[int]) 
     ids = frozenset(PUBLICATIONS[place].id for place in places)
     others = [place for place in range(COUNT) if place not in places]
     for chosen, expected in ((rows.only(ids), sorted(places)), (rows.without(ids), others)):
-        found = chosen.to_arrow(0, with_headers=False)
+        found = chosen.to_arrow()
         assert chosen.ids == found["id"].to_pylist() == [PUBLICATIONS[i].id for i in expected]
         assert found["offset"].to_pylist() == [FIRST + place for place in expected]
         assert found["sequence"].to_pylist() == expected
 
 
-def test_earlier_rows_than_a_time_are_excluded() -> None:
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (RecordFilter(times=(PUBLICATIONS[50].time, NUMBER_MAX)), range(50, COUNT)),
+        (RecordFilter(sequence=(7, 9)), range(7, 10)),
+        (RecordFilter(keys=(b"k3", b"none"), sequence=(0, 20)), [3, 13]),
+        (RecordFilter(publishers=("other",)), [COUNT, COUNT + 1]),
+        (RecordFilter(keys=(b"",)), [COUNT + 1]),
+        (RecordFilter(publishers=("nobody",)), []),
+    ],
+)
+def test_rows_pass_a_filter_on_columns_that_are_not_read(
+    where: RecordFilter, expected: Iterable[int]
+) -> None:
     rows = ArrowRows.of(TOPIC, page(BATCHES))
-    since = rows.since(PUBLICATIONS[50].time)
-    assert since.ids == [publication.id for publication in PUBLICATIONS[50:COUNT]]
-    assert rows.since(0).ids == rows.ids  # also those without a time
+    form = RowForm(schema=pa.schema([PUBLICATION.field("id")]), where=where)
+    assert form.columns > {"id"}
+    found = rows.to_arrow(form)
+    assert found.to_pydict() == {"id": [PUBLICATIONS[place].id for place in expected]}
+
+
+def test_rows_without_payloads_have_the_other_fields() -> None:
+    bare = [matching(batch, None, payloads=False) for batch in BATCHES]
+    names = ("id", "timestamp", "key", "headers")
+    form = RowForm(schema=pa.schema([WITH_HEADERS.schema.field(name) for name in names]))
+    assert form.has_contents
+    assert not form.has_payloads
+    rows = ArrowRows.of(TOPIC, page(batch for batch in bare if batch is not None), form)
+    expected = ArrowRows.of(TOPIC, page(BATCHES), WITH_HEADERS)
+    assert rows.to_arrow(form) == expected.to_arrow(form)
+
+
+def test_rows_of_a_listing_have_the_columns_of_their_batches() -> None:
+    form = RowForm(schema=pa.schema([PUBLICATION.field(n) for n in ("id", "sequence", "offset")]))
+    assert not form.has_contents
+    rows = ArrowRows.of(TOPIC, listing(BATCHES), form)
+    assert rows.to_arrow(form) == ArrowRows.of(TOPIC, page(BATCHES)).to_arrow(form)
+
+
+def test_headers_are_lists_of_structures_or_maps() -> None:
+    form = RowForm(schema=pa.schema([HEADERS]))
+    rows = ArrowRows.of(TOPIC, page([PLAIN]), form)
+    found = rows.to_arrow(form)["headers"].to_pylist()
+    assert found == [[], [{"key": "a", "value": b"b"}]]
+
+
+def test_pages_are_joined_into_portions() -> None:
+    pages = [ArrowRows.of(TOPIC, page([batch])) for batch in MADE]
+    (joined,) = ArrowRows.joined(pages)
+    assert joined.ids == [key for rows in pages for key in rows.ids]
+    assert list(ArrowRows.joined([])) == []

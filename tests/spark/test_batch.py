@@ -6,23 +6,29 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from skipring.core import log_pages
-from skipring.core.batches import BatchRecord
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.limits import SURVEY_BITS_MAX
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogPage
 from skipring.core.log_pages import answer as true_answer
 from skipring.core.replica import Replica
 from skipring.errors import DataLossError, InputError, SkipringError, UnreachableError
 from skipring.spark import register
+from skipring.spark.arrow import METADATA, PUBLICATION, ArrowRows, RowForm, publication_schema
+from skipring.spark.batch import BatchReader, PrefixPartition
+from skipring.spark.options import ReadOptions
 from tests.spark.reading import (
     batch_reader,
     batch_rows,
@@ -81,7 +87,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def test_batch_has_every_publication_once_with_all_its_fields(ring: Ring) -> None:
-    rows = sorted(batch_rows(ring, includeHeaders="true"), key=lambda row: row["sequence"])
+    rows = sorted(
+        batch_rows(ring, RowForm(schema=publication_schema("map"))), key=lambda row: row["sequence"]
+    )
     assert ids_of(rows) == [publication.id for publication in MADE]
     assert rows[7] == {
         "key": b"k7",
@@ -224,6 +232,132 @@ def test_position_that_is_not_in_the_store_is_refused(
     given = json.dumps({TOPIC: ring.position("n00", 100) | changed})
     with pytest.raises(kind, match=message):
         batch_reader(ring, **{option: given}).partitions()
+
+
+# -- filters and columns -----------------------------------------------------------------------
+
+OTHERS = [
+    RecordBatch.of(
+        [BatchRecord(b"other", MADE[0].time + 5 * number, key=b"k3")],
+        publisher="other",
+        first=number,
+        topic=TOPIC,
+    )
+    for number in range(40)
+]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ring]:
+    """Return a ring with interleaved record batches of two publishers."""
+    data_dir = tmp_path_factory.mktemp("mixed")
+    both = [each for pair in zip(BATCHES, OTHERS, strict=False) for each in pair]
+    fill(data_dir, NODES, [*both, *BATCHES[len(OTHERS) :]])
+    with running_ring(4, data_dir) as ring:
+        yield ring
+
+
+FILTERS: list[tuple[list[Filter], Callable[[dict[str, Any]], bool]]] = [
+    ([EqualTo(("publisher",), "other")], lambda row: row["publisher"] == "other"),
+    ([EqualTo(("key",), b"k3")], lambda row: row["key"] == b"k3"),
+    (
+        [GreaterThanOrEqual(("sequence",), 100), LessThan(("sequence",), 130)],
+        lambda row: 100 <= row["sequence"] < 130,
+    ),
+    (
+        [LessThan(("timestamp",), datetime.fromtimestamp(MADE[7].time / 1e6, UTC))],
+        lambda row: row["timestamp"].timestamp() < MADE[7].time / 1e6,
+    ),
+    ([EqualTo(("publisher",), "nothing")], lambda _: False),
+    ([EqualTo(("topic",), "another")], lambda _: False),
+]
+
+
+@pytest.mark.parametrize(("filters", "passes"), FILTERS, ids=range(len(FILTERS)))
+def test_filtered_rows_are_those_that_pass(
+    mixed: Ring, filters: list[Filter], passes: Callable[[dict[str, Any]], bool]
+) -> None:
+    every = batch_rows(mixed)
+    reader = batch_reader(mixed)
+    assert list(reader.pushFilters(filters)) == []
+    rows = rows_of(reader, reader.partitions())
+    assert sorted(ids_of(rows)) == sorted(row["id"] for row in every if passes(row))
+    ids = batch_reader(mixed, RowForm(schema=pa.schema([PUBLICATION.field("id")])))
+    ids.pushFilters(filters)
+    assert sorted(ids_of(rows_of(ids, ids.partitions()))) == sorted(ids_of(rows))
+
+
+def test_filter_on_an_id_reads_one_partition(mixed: Ring) -> None:
+    reader = batch_reader(mixed, minPartitions="16")
+    rest = reader.pushFilters([EqualTo(("id",), OTHERS[3].record_id(0))])
+    assert len(list(rest)) == 1  # Spark drops the other rows
+    (partition,) = reader.partitions()
+    assert ids_of(rows_of(reader, [partition])) == [OTHERS[3].record_id(0)]
+
+
+@pytest.mark.parametrize("names", [["id", "timestamp"], ["id", "sequence"]])
+def test_read_without_payloads_fetches_none(
+    ring: Ring, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[LogPage] = []
+
+    def kept(*given: Any) -> ArrowRows:  # noqa: ANN401
+        pages.append(given[1])
+        return true_rows(*given)
+
+    true_rows = ArrowRows.of
+    monkeypatch.setattr("skipring.spark.batch.ArrowRows.of", kept)
+    form = RowForm(schema=pa.schema([PUBLICATION.field(name) for name in names]))
+    rows = batch_rows(ring, form)
+    assert list(rows[0]) == names
+    assert sorted(ids_of(rows)) == MADE_IDS
+    assert all(b"........" not in batch.body for page in pages for batch in page.batches)
+
+
+def test_position_of_a_read_is_the_start_of_the_next(tmp_path: Path) -> None:
+    fill(tmp_path, NODES, BATCHES[:90])
+    form = RowForm(schema=pa.schema([PUBLICATION.field("id"), *METADATA]))
+    with running_ring(2, tmp_path) as ring:
+        known = batch_rows(ring, form)
+        (position,) = {row["position"] for row in known}
+        stores = {(ring.log_info(node).store, ring.log_info(node).epoch) for node in NODES[:2]}
+        assert {(row["store"], row["epoch"]) for row in known} <= stores
+        ring.publish(b"new %d" % number for number in range(20))
+        ring.wait_durable()
+        start = json.dumps({TOPIC: json.loads(position)})
+        later = batch_rows(ring, form, startingOffsets=start)
+        assert len(later) == 20
+        every = sorted(publication.id for publication in ring.publications())
+        assert sorted(ids_of(known) + ids_of(later)) == every
+        (position,) = {row["position"] for row in later}
+        start = json.dumps({TOPIC: json.loads(position)})
+        assert batch_rows(ring, form, startingOffsets=start) == []
+
+
+def test_topics_are_chosen_by_a_pattern_and_members_by_name(ring: Ring) -> None:
+    reader = BatchReader(
+        ReadOptions.parse(
+            {"supervisor": ring.supervisor, "subscribePattern": "ord.*"}, is_stream=False
+        )
+    )
+    assert len(rows_of(reader, reader.partitions())) == COUNT
+    given = {"supervisor": ring.supervisor, "assign": json.dumps({TOPIC: ["n02"]})}
+    reader = BatchReader(ReadOptions.parse(given, is_stream=False))
+    parts = [each for each in reader.partitions() if isinstance(each, PrefixPartition)]
+    assert {source.node for each in parts for source in each.part.sources} == {"n02"}
+    given["assign"] = json.dumps({TOPIC: ["absent"]})
+    with pytest.raises(UnreachableError, match="no assigned member"):
+        BatchReader(ReadOptions.parse(given, is_stream=False)).partitions()
+
+
+def test_range_of_times_is_read_for_each_topic(ring: Ring) -> None:
+    first, last = MADE[100].time // 1000, MADE[110].time // 1000
+    options = {
+        "startingOffsetsByTimestamp": json.dumps({TOPIC: first, "other": 5}),
+        "endingTimestamp": str(last),
+    }
+    rows = batch_rows(ring, **options)
+    assert sorted(row["sequence"] for row in rows) == list(range(100, 110))
 
 
 # -- members that stop or send wrong pages -----------------------------------------------------

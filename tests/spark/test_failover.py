@@ -71,7 +71,7 @@ def test_query_that_continues_at_a_standby_reads_the_rest_once(data: DataObject)
         standby, read = scene.moved(standby, range(read, until), theirs), until
     end = Standby(store="b0", epoch=0, offset=count)
     places = standby, end, place(count)
-    rest = scene.read(partitions_between(TOPIC, holder_of(count), places, None))
+    rest = scene.read(partitions_between(TOPIC, holder_of(count), places))
     assert sorted(rest) == sorted(scene.ours[read:])
 
 
@@ -84,7 +84,7 @@ def test_batch_that_runs_again_at_a_standby_reads_the_same(data: DataObject) -> 
     before = scene.moved(START, range(first), data.draw(st.integers(0, count)))
     after = scene.moved(before, range(first, then), data.draw(st.integers(before.offset, count)))
     places = before, after, place(count)
-    again = scene.read(partitions_between(TOPIC, holder_of(count), places, None))
+    again = scene.read(partitions_between(TOPIC, holder_of(count), places))
     assert sorted(again) == sorted(scene.ours[first:then])
 
 
@@ -92,7 +92,7 @@ def test_records_that_arrived_late_are_read_in_as_few_ranges_as_possible() -> No
     missing = tuple((offset, key(offset)) for offset in (3, 4, 5, 6, 9))
     start = Standby(store="b0", epoch=0, offset=10, missing=missing)
     end = Standby(store="b0", epoch=0, offset=10, missing=((6, key(6)),))
-    (partition,) = partitions_between(TOPIC, holder_of(10), (start, end, place(10)), None)
+    (partition,) = partitions_between(TOPIC, holder_of(10), (start, end, place(10)))
     assert partition.ranges == (range(3, 6), range(9, 10))
 
 

@@ -9,7 +9,13 @@ import pytest
 
 from skipring.errors import InputError
 from skipring.spark.offsets import Position
-from skipring.spark.options import READ_OPTIONS, WRITE_OPTIONS, ReadOptions, WriteOptions
+from skipring.spark.options import (
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+    PartitionSize,
+    ReadOptions,
+    WriteOptions,
+)
 
 NEEDED = {"supervisor": "127.0.0.1:7400", "subscribe": "orders"}
 POSITION = {"store": "5eed", "epoch": 1, "offset": 42}
@@ -27,8 +33,8 @@ def test_batch_reads_everything_and_a_stream_new_publications_by_default() -> No
         "earliest",
         "latest",
     )
-    assert (options.since, options.fails_on_data_loss, options.with_headers) == (0, True, False)
-    assert (options.offsets_max, options.partitions_min) == (None, None)
+    assert (options.since, options.fails_on_data_loss) == (0, True)
+    assert (options.offsets_max, options.size_of_partitions) == (None, PartitionSize())
     assert parsed(is_stream=True).starting == "latest"
 
 
@@ -65,7 +71,7 @@ def test_numeric_and_boolean_options_are_parsed() -> None:
     options = parsed(
         is_stream=True, maxOffsetsPerTrigger="1000", minPartitions="256", includeHeaders="true"
     )
-    assert (options.offsets_max, options.partitions_min, options.with_headers) == (1000, 256, True)
+    assert (options.offsets_max, options.size_of_partitions) == (1000, PartitionSize(256))
 
 
 INVALID = {

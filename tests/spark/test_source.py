@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from socket import create_server
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from skipring.spark import register
+from skipring.spark import FILTERS, register
 from tests.spark.rings import TOPIC, Ring, fill, made, running_ring
 
 pytestmark = pytest.mark.heavy
@@ -38,9 +40,90 @@ def test_source_is_found_without_registration(spark: SparkSession, ring: Ring) -
         "publisher": "string",
         "sequence": "bigint",
         "id": "binary",
-        "headers": "map<string,binary>",
+        "headers": "array<struct<key:string,value:binary>>",
     }
+    assert table.where("headers[0].value = X'74657374'").count() == 20
+
+
+def read(spark: SparkSession, ring: Ring, schema: str | None = None, **options: str) -> DataFrame:
+    register(spark)
+    reader = spark.read.format("skipring").options(supervisor=ring.supervisor, **options)
+    if schema is not None:
+        reader = reader.schema(schema)
+    return reader.option("subscribe", TOPIC).load()
+
+
+QUERIES = (
+    ("publisher = 'maker' AND sequence >= 5 AND sequence < 8", 3),
+    ("key IN (X'6b33', X'00')", 2),
+    ("timestamp < '2023-11-14 22:13:20.002' OR key IS NULL", 2),
+    ("timestamp < '2023-11-14 22:13:20.002'", 2),
+    ("topic <> 'orders'", 0),
+    ("id >= X'00' AND length(value) = 100", 20),
+)
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_filters_of_a_query_are_evaluated_by_members_or_by_spark(
+    spark: SparkSession, ring: Ring, is_enabled: bool
+) -> None:
+    for text, count in QUERIES:
+        table = read(spark, ring, pushFilters="true").where(text)
+        spark.conf.set(FILTERS, str(is_enabled).lower())
+        assert table.count() == count, text
+
+
+def test_queries_of_one_table_do_not_share_their_filters(spark: SparkSession, ring: Ring) -> None:
+    table = read(spark, ring)
+    for text, count in QUERIES:
+        assert table.where(text).count() == count, text
+    assert table.count() == 20
+
+
+def test_columns_of_a_schema_are_read(spark: SparkSession, ring: Ring) -> None:
+    table = read(spark, ring, "id binary, headers map<string,binary>, timestamp timestamp")
+    assert table.columns == ["id", "headers", "timestamp"]
     assert table.where("headers['source'] = X'74657374'").count() == 20
+    assert len({row.position for row in read(spark, ring, "position string").collect()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "sentence"),
+    [
+        ("idd binary", "no column 'idd'; the columns are key, value"),
+        ("id string", "column id is binary, not string"),
+    ],
+)
+def test_unknown_column_of_a_schema_is_reported(
+    spark: SparkSession, ring: Ring, schema: str, sentence: str
+) -> None:
+    with pytest.raises(PySparkException, match=sentence):
+        read(spark, ring, schema).count()
+
+
+def test_limit_ends_without_an_error_of_the_source(
+    spark: SparkSession, ring: Ring, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert len(read(spark, ring).take(3)) == 3
+    assert read(spark, ring).count() == 20  # the same process reads again
+    assert "skipring" not in capfd.readouterr().err
+
+
+def test_examples_of_the_guide_run(spark: SparkSession, ring: Ring) -> None:
+    register(spark)
+    page = Path(__file__).parents[2] / "docs" / "spark.md"
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    reads = [block for block in blocks if "spark.read." in block and "session.start" not in block]
+    names: dict[str, Any] = {"spark": spark}
+    for block in reads:
+        exec(block.replace("127.0.0.1:7400", ring.supervisor), names)
+    assert len(reads) == 3
+    assert names["known"].count() == 20
+    assert names["later"].count() == 0
+    assert names["first"].count() == 0
+    assert names["times"].columns == ["id", "publisher", "timestamp"]
 
 
 def closed_port() -> str:

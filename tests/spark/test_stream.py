@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from skipring.core import log_pages
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.errors import DataLossError, StoreBusyError, UnreachableError
 from skipring.spark.offsets import from_json
@@ -131,12 +132,25 @@ def test_batch_has_as_many_rows_as_the_limit_allows(ring: Ring) -> None:
     assert stream_reader(ring).getDefaultReadLimit() == ReadAllAvailable()
 
 
-def test_batch_is_split_into_partitions_of_offsets(ring: Ring) -> None:
-    query = Query(ring, minPartitions="3")
+@pytest.mark.parametrize("option", ["minPartitions", "maxRecordsPerPartition"])
+def test_batch_is_split_into_partitions_of_prefixes(ring: Ring, option: str) -> None:
+    query = Query(ring, **{option: "3" if option == "minPartitions" else "150"})
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
     partitions = query.reader.partitions(query.offset, end)
-    assert len(partitions) == 3
-    assert [row["offset"] for row in rows_of(query.reader, partitions)] == list(range(500))
+    assert len(partitions) == 4
+    offsets = [row["offset"] for row in rows_of(query.reader, partitions)]
+    assert sorted(offsets) == list(range(500))
+
+
+def test_batch_without_a_standby_is_split_into_partitions_of_offsets(tmp_path: Path) -> None:
+    fill(tmp_path, NODES[:1], BATCHES)
+    with running_ring(1, tmp_path) as ring:
+        query = Query(ring, minPartitions="3")
+        end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+        partitions = query.reader.partitions(query.offset, end)
+        assert len(partitions) == 3
+        assert [row["offset"] for row in rows_of(query.reader, partitions)] == list(range(500))
+        stop_readers()
 
 
 def test_query_with_available_now_reads_nothing_that_arrives_later(ring: Ring) -> None:
@@ -278,7 +292,10 @@ def test_query_continues_at_a_restarted_node(ring: Ring) -> None:
 # -- stores that are gone ------------------------------------------------------------------------
 
 
-def test_lost_store_is_an_error_with_a_working_remedy(ring: Ring) -> None:
+def test_lost_store_without_a_standby_is_an_error_with_a_working_remedy(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skipring.spark.stream.with_standby", lambda *given: given[3])
     query = Query(ring)
     query.batch()
     start = query.offset
@@ -289,10 +306,34 @@ def test_lost_store_is_an_error_with_a_working_remedy(ring: Ring) -> None:
         query.restart()
     with pytest.raises(DataLossError):
         query.run(start, start)
-    publish(ring, 0)
     query.restart(failOnDataLoss="false")
+    assert query.batch() == 0
+    publish(ring, 0)
     assert query.batch() == 10
     assert read_once(query, 510)
+
+
+@pytest.mark.parametrize("minimum", ["1", "4"])
+def test_task_whose_member_stops_while_it_reads_continues_at_the_standby(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch, minimum: str
+) -> None:
+    monkeypatch.setattr("skipring.spark.arrow.ROWS_AT_ONCE", 30)
+    monkeypatch.setattr(log_pages, "CONTENT_PAGE", log_pages.CONTENT_PAGE._replace(entries_max=3))
+    query = Query(ring, minPartitions=minimum)
+    publish(ring, 0)
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    partitions = query.reader.partitions(query.offset, end)
+    query.offset = end
+    node = node_of(ring, query)
+    for partition in partitions:
+        for batch in query.reader.read(partition):
+            query.rows += batch.to_pylist()
+            if node in ring.cluster.nodes:
+                lose(ring, node)
+    assert read_once(query, 510)
+    publish(ring, 100)
+    query.batch()
+    assert read_once(query, 520)
 
 
 def test_task_detects_another_store_and_a_batch_beyond_the_end(ring: Ring) -> None:
@@ -302,18 +343,18 @@ def test_task_detects_another_store_and_a_batch_beyond_the_end(ring: Ring) -> No
     (partition,) = query.reader.partitions(start, end)
     assert isinstance(partition, RangePartition)
     node = next(each for each in NODES if ring.store_of(each) != partition.end.store)
-    other = replace(partition, node=node, address=ring.cluster.node(node).address)
+    assert partition.fallback
+    address = ring.cluster.node(node).address
+    other = replace(partition, node=node, address=address, fallback=())
     with pytest.raises(DataLossError, match="has lost what it had stored"):
         rows_of(query.reader, [other])
     with pytest.raises(DataLossError, match="is gone"):
-        query.run(end, {TOPIC: {**end[TOPIC], "offset": 700}})
+        query.run(end, {TOPIC: {**end[TOPIC], "offset": 700, "standby": None}})
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_query_continues_elsewhere_without_duplicates_if_allowed(
-    ring: Ring, is_restarted: bool
-) -> None:
-    query = Query(ring, failOnDataLoss="false")
+def test_query_continues_elsewhere_without_duplicates(ring: Ring, is_restarted: bool) -> None:
+    query = Query(ring)
     for number in range(3):
         query.batch()
         publish(ring, 10 * number)
@@ -328,7 +369,7 @@ def test_query_continues_elsewhere_without_duplicates_if_allowed(
 
 
 def test_batch_whose_store_is_lost_before_it_is_read_is_read_elsewhere(ring: Ring) -> None:
-    query = Query(ring, failOnDataLoss="false")
+    query = Query(ring)
     query.batch(ReadMaxRows(450))
     publish(ring, 0, 30)
     start = query.offset
@@ -344,7 +385,7 @@ def test_batch_whose_store_is_lost_before_it_is_read_is_read_elsewhere(ring: Rin
 
 
 def test_two_stores_may_be_lost_one_after_the_other(ring: Ring) -> None:
-    query = Query(ring, failOnDataLoss="false")
+    query = Query(ring)
     query.batch()
     for number in range(2):
         publish(ring, 100 * number)
@@ -356,7 +397,7 @@ def test_two_stores_may_be_lost_one_after_the_other(ring: Ring) -> None:
 
 
 def test_query_with_available_now_ends_after_its_store_is_lost(ring: Ring) -> None:
-    query = Query(ring, failOnDataLoss="false")
+    query = Query(ring)
     query.reader.prepareForTriggerAvailableNow()
     query.batch(ReadMaxRows(450))
     lose(ring, node_of(ring, query))
@@ -399,7 +440,7 @@ def publish_after_backup(ring: Ring, directory: Path) -> list[RecordBatch]:
     return ring.batches(directory.name, 500)
 
 
-def test_stream_fails_after_its_store_was_restored_unless_it_may_use_its_standby(
+def test_stream_continues_at_its_standby_after_its_store_was_restored(
     ring: Ring, tmp_path: Path
 ) -> None:
     query = Query(ring)
@@ -408,16 +449,11 @@ def test_stream_fails_after_its_store_was_restored_unless_it_may_use_its_standby
     new = publish_after_backup(ring, directory)
     assert query.batch(ReadMaxRows(20)) == 20
     restore(ring, directory, new[::-1])
-    for _ in range(2):
-        with pytest.raises(DataLossError, match=r"restored from a backup.*failOnDataLoss"):
-            query.batch()
-        query.restart()
-    query.restart(failOnDataLoss="false")
     query.drain(ReadMaxRows(7))
     assert read_once(query, 530)
 
 
-def test_batch_that_runs_again_fails_after_its_store_was_restored(
+def test_batch_that_runs_again_is_read_elsewhere_after_its_store_was_restored(
     ring: Ring, tmp_path: Path
 ) -> None:
     query = Query(ring)
@@ -427,15 +463,16 @@ def test_batch_that_runs_again_fails_after_its_store_was_restored(
     end = query.reader.latestOffset(start, ReadMaxRows(20))
     planned = query.reader.partitions(start, end)
     restore(ring, tmp_path / node, new[::-1])
-    with pytest.raises(DataLossError, match="restored"):
-        query.run(start, end)
+    expected = sorted(each.id for each in publications_of(new)[:20])
+    assert sorted(ids_of(query.run(start, end))) == expected
     address = ring.cluster.node(node).address
     moved = [replace(each, address=address) for each in planned if isinstance(each, RangePartition)]
+    assert sorted(ids_of(rows_of(query.reader, moved))) == expected
+    moved = [replace(each, fallback=()) for each in moved]
     with pytest.raises(DataLossError, match="has lost what it had stored"):
         rows_of(query.reader, moved)  # a task that was planned before
-    query.restart(failOnDataLoss="false")
-    again = query.run(start, end)
-    assert sorted(ids_of(again)) == sorted(each.id for each in publications_of(new)[:20])
+    query.restart()
+    assert sorted(ids_of(query.run(start, end))) == expected
 
 
 def test_stream_does_not_continue_at_a_standby_that_was_restored(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skipring.core.batches import BatchRecord, RecordBatch
-from skipring.core.log import ANY_BYTE, Log, LogEntry, PageLimits
+from skipring.core.log import ANY_BYTE, EntryFilter, Log, LogEntry, PageLimits
 from skipring.storage import topic_log
 from skipring.storage.recovery import LoadedSegment, load_segment
 from skipring.storage.segment import FileCache
@@ -107,7 +107,7 @@ def paged(log: Log, limits: PageLimits, firsts: range = ANY_BYTE, start: int = 0
     """Return the entries of all pages of a log from an offset on."""
     found: list[LogEntry] = []
     while start < log.end:
-        entries, following = log.read_page(start, log.end, limits, firsts)
+        entries, following = log.read_page(start, log.end, limits, EntryFilter(firsts))
         assert following > start
         found += entries
         start = following

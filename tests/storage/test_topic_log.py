@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skipring.core.batches import BatchRecord, RecordBatch
-from skipring.core.log import ANY_BYTE, LogEntry, MemoryLog, PageLimits
+from skipring.core.log import ANY_BYTE, EntryFilter, LogEntry, MemoryLog, PageLimits
 from skipring.errors import StorageError, StoreFullError
 from skipring.storage import topic_directory, topic_log
 from skipring.storage.segment_format import (
@@ -247,8 +247,39 @@ def test_pages_of_some_ids_skip_the_others_without_decoding(
             assert max(reads.sizes) < 3400
             decoded.clear()
         reads.sizes.clear()
-        page = log.read_page(0, 600, PageLimits(1 << 20, 1000, 1 << 20, 50), range(30, 60))
-        assert page.next == 100  # the limit of scanned entries
+        wanted = [entry for entry in everything if entry.batch.id[0] in range(30, 60)]
+        page = log.read_page(
+            0, 600, PageLimits(1 << 20, 1000, 1 << 20, 5), EntryFilter(range(30, 60))
+        )
+        assert page == (wanted[:5], wanted[5].offset)  # the limit of scanned entries
+
+
+LARGE = PageLimits(1 << 20, 1000, 1 << 20, 1000)
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_entries_that_the_index_excludes_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sealed: bool
+) -> None:
+    with opened(tmp_path) if is_sealed else LogStore.open(tmp_path) as store:
+        write(store, 60)
+    for _ in range(2):  # the second time from footers
+        with opened(tmp_path) as store:
+            log = store.log(NEWS)
+            everything = list(log.read_range(0, log.end))
+            reads = Reads(monkeypatch)
+            wanted = EntryFilter(publishers=frozenset({"node1"}))
+            page = log.read_page(0, log.end, LARGE, wanted)
+            assert page.entries == [e for e in everything if e.batch.publisher == "node1"]
+            assert len(reads.sizes) <= len(segments(topic_path(tmp_path, NEWS)))
+            reads.sizes.clear()
+            times = EntryFilter(times=range(1119, 1200))  # the last batch
+            page = log.read_page(0, log.end, LARGE, times)
+            assert everything[-1] in page.entries
+            assert len(reads.sizes) == 1
+            page = log.read_page(0, log.end, LARGE, EntryFilter(times=range(9)))
+            assert page == ([], log.end)
+            assert len(reads.sizes) == 1
 
 
 @pytest.mark.parametrize("firsts", [ANY_BYTE, range(100)])

@@ -46,6 +46,7 @@ TAGS = {
     "AskHolder": 91,
     "HolderReply": 92,
     "NameTaken": 93,
+    "FetchRecords": 94,
     "ChaosPing": 96,
     "Overwrite": 97,
     "OverwriteDatabase": 98,

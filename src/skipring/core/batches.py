@@ -10,13 +10,13 @@ batches, and members list the batches of their log in this form.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct as Layout
 from typing import Annotated, Final, Self
 
-from msgspec import DecodeError, Meta, Struct, msgpack
+from msgspec import DecodeError, Meta, Raw, Struct, msgpack
 from msgspec.structs import replace
 
 from skipring.core.limits import (
@@ -42,7 +42,7 @@ BATCH_BYTES_MAX: Final = 512 * 1024  # Guess: the body of a batch of two or more
 # (``limits``), a number and the sizes of 132 fields.
 BODY_BYTES_MAX: Final = 528 * 1024
 OVERHEAD_BYTES: Final = 64  # Guess: size of a batch in a message besides its body.
-_BATCH_PART: Final = ID_BYTES - 2  # bytes of a batch id in the ids of its records
+BATCH_PART: Final = ID_BYTES - 2  # bytes of a batch id in the ids of its records
 _ARRAY_BYTES: Final = 3  # before the records in a body
 _FIXARRAY_MAX: Final = 15  # elements of a msgpack array whose header has one byte
 
@@ -227,17 +227,50 @@ class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
 
     def record_id(self, index: int) -> bytes:
         """Return the id of a record: 30 bytes of the batch id, then the index."""
-        return self.id[:_BATCH_PART] + index.to_bytes(2, "big")
+        return self.id[:BATCH_PART] + index.to_bytes(2, "big")
 
     def record_ids(self) -> list[bytes]:
         """Return the ids of all records."""
-        part = self.id[:_BATCH_PART]
+        part = self.id[:BATCH_PART]
         return [part + index.to_bytes(2, "big") for index in range(self.count)]
+
+
+class _Fields(Struct, array_like=True, gc=False):
+    """Record of a batch whose other fields are decoded only as far as a filter needs them."""
+
+    payload: Raw
+    time: int = 0
+    key: bytes | None = None
+    headers: Raw = Raw(b"\x80")
+
+
+_FIELDS: Final = msgpack.Decoder(list[_Fields])
+_NO_PAYLOAD: Final = Raw(b"\xc4\x00")
+
+
+def matching(
+    batch: RecordBatch, includes: Callable[[int, bytes | None], bool] | None, *, payloads: bool
+) -> RecordBatch | None:
+    """Return a batch if one of its records is wanted, with empty payloads on request.
+
+    ``includes`` gets the time and the key of a record. A batch that cannot be decoded has none.
+    """
+    try:
+        records = _FIELDS.decode(batch.body)
+    except DecodeError:
+        return None
+    if includes is not None and not any(includes(each.time, each.key) for each in records):
+        return None
+    if payloads:
+        return batch
+    for each in records:
+        each.payload = _NO_PAYLOAD
+    return replace(batch, body=_ENCODER.encode(records))
 
 
 def batch_part(record_id: bytes) -> bytes:
     """Return the first bytes of the id of the batch that contains a record."""
-    return record_id[:_BATCH_PART]
+    return record_id[:BATCH_PART]
 
 
 def in_chunks(batches: Iterable[RecordBatch], size: int) -> Iterator[tuple[RecordBatch, ...]]:

@@ -32,6 +32,21 @@ class LogEntry(NamedTuple):
         return self.offset + max(self.batch.count, 1)  # memory may be corrupted
 
 
+class EntryFilter(NamedTuple):
+    """Properties of the entries that a read requests; None: any.
+
+    A log returns no entry whose id begins with another byte. It may return others that have none of
+    the properties: it uses those that its index knows.
+    """
+
+    firsts: range = ANY_BYTE  # first bytes of ids
+    publishers: frozenset[NodeId] | None = None
+    times: range | None = None  # of a record, in microseconds since the epoch
+
+
+EVERY: Final = EntryFilter()
+
+
 class PageLimits(NamedTuple):
     """Limits of one read: bytes and entries that it returns, and that it scans."""
 
@@ -88,12 +103,11 @@ class Log(Protocol):
         """Yield the readable entries with records between two offsets."""
 
     def read_page(
-        self, start: int, end: int, limits: PageLimits, firsts: range = ANY_BYTE
+        self, start: int, end: int, limits: PageLimits, wanted: EntryFilter = EVERY
     ) -> EntryPage:
         """Return readable entries with records between two offsets, within limits.
 
-        ``firsts`` restricts them to ids that begin with one of these bytes. The first entry may
-        exceed the limits.
+        The first entry may exceed the limits.
         """
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
@@ -169,7 +183,7 @@ class MemoryLog:
                 yield entry
 
     def read_page(
-        self, start: int, end: int, limits: PageLimits, firsts: range = ANY_BYTE
+        self, start: int, end: int, limits: PageLimits, wanted: EntryFilter = EVERY
     ) -> EntryPage:
         """Return entries with records between two offsets, within limits."""
         found: list[LogEntry] = []
@@ -177,7 +191,7 @@ class MemoryLog:
         for number, entry in enumerate(self.read_range(start, end), start=1):
             key = entry.batch.id
             scanned += entry.batch.size_bytes
-            if key and key[0] in firsts:
+            if key and key[0] in wanted.firsts:
                 found.append(entry)
                 size += entry.batch.size_bytes
             is_full = size >= limits.bytes_max or len(found) >= limits.entries_max

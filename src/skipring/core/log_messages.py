@@ -6,9 +6,12 @@ from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
-from skipring.core.batches import RecordBatch
+from skipring.core.batches import BATCH_PART, RecordBatch
 from skipring.core.limits import (
     CHAIN_BYTES,
+    FILTER_VALUES_MAX,
+    KEY_BYTES_MAX,
+    NODE_PATTERN,
     NUMBER_MAX,
     REASON_CHARACTERS_MAX,
     STORE_CHARACTERS_MAX,
@@ -16,6 +19,7 @@ from skipring.core.limits import (
     SURVEY_BITS_MAX,
     SURVEY_PREFIX_MAX,
 )
+from skipring.core.publications import ID_BYTES
 from skipring.core.summaries import DIGEST_BYTES
 from skipring.core.trie import Offset
 
@@ -32,6 +36,8 @@ SurveyBits: TypeAlias = Annotated[
 SurveyPrefix: TypeAlias = Annotated[
     int, Meta(ge=0, le=SURVEY_PREFIX_MAX, description=f"0 to {SURVEY_PREFIX_MAX}")
 ]
+Name: TypeAlias = Annotated[str, Meta(pattern=rf"\A{NODE_PATTERN}\Z")]
+FilterRange: TypeAlias = tuple[Number, Number]
 Reason: TypeAlias = Annotated[
     str, Meta(max_length=REASON_CHARACTERS_MAX, pattern=_PRINTABLE, description="text")
 ]
@@ -121,6 +127,71 @@ class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
     bits: SurveyBits
     prefix: SurveyPrefix
     contents: bool
+
+
+class RecordFilter(Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
+    """Properties of the records that a reader requests; None: any.
+
+    Ranges contain both of their numbers. A range of times excludes records without a time;
+    ``keys`` excludes those without a key.
+    """
+
+    publishers: (
+        Annotated[tuple[Name, ...], Meta(max_length=FILTER_VALUES_MAX, description="nodes")] | None
+    ) = None
+    keys: (
+        Annotated[
+            tuple[Annotated[bytes, Meta(max_length=KEY_BYTES_MAX)], ...],
+            Meta(max_length=FILTER_VALUES_MAX, description="keys"),
+        ]
+        | None
+    ) = None
+    times: FilterRange | None = None
+    sequence: FilterRange | None = None
+    id_start: Annotated[bytes, Meta(max_length=ID_BYTES, description="bytes")] = b""
+
+    @property
+    def needs_records(self) -> bool:
+        """Return True if the body of a batch decides whether it has a wanted record."""
+        return self.keys is not None or self.times is not None
+
+    def includes(self, batch: RecordBatch) -> bool:
+        """Return True if records of a batch may be wanted, as far as its other fields show."""
+        part = min(len(self.id_start), BATCH_PART)
+        return (
+            (self.publishers is None or batch.publisher in self.publishers)
+            and batch.id[:part] == self.id_start[:part]
+            and (
+                self.sequence is None
+                or (batch.first <= self.sequence[1] and self.sequence[0] < batch.end)
+            )
+        )
+
+    def includes_record(self, time: int, key: bytes | None) -> bool:
+        """Return True if a record with these fields is wanted."""
+        if self.times is not None and not (time and self.times[0] <= time <= self.times[1]):
+            return False
+        return self.keys is None or (key is not None and key in self.keys)
+
+
+class FetchRecords(Struct, frozen=True, array_like=True, gc=False, tag=94):
+    """Request of a client for the batches with wanted records: FetchLog with a filter.
+
+    The node omits batches without a wanted record. Without ``payloads``, the records of a body
+    have empty payloads, so the body does not match the id. Answered by LogPage or Refused.
+    """
+
+    request: Number
+    store: StoreId
+    epoch: Number
+    start: Offset
+    end: Offset
+    bits: SurveyBits
+    prefix: SurveyPrefix
+    payloads: bool
+    where: Annotated[
+        RecordFilter, Meta(description="[publishers, keys, times, sequence, id_start]")
+    ] = RecordFilter()
 
 
 class LogPage(Struct, frozen=True, array_like=True, gc=False, tag=84):

@@ -10,15 +10,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from skipring.core.batches import RecordBatch, matching
 from skipring.core.limits import STORED_MAX
-from skipring.core.log import Log, PageLimits
+from skipring.core.log import EVERY, EntryFilter, Log, PageLimits
 from skipring.core.log_messages import (
     ANOTHER_STORE,
     BEHIND,
     FetchLog,
+    FetchRecords,
     GetLogInfo,
     LogInfo,
     LogPage,
+    RecordFilter,
     Refused,
 )
 from skipring.core.prefix import Prefix
@@ -29,6 +32,7 @@ from skipring.core.replica import Replica
 CONTENT_PAGE: Final = PageLimits(352 * 1024, 2048, 4 << 20, 1 << 14)
 LISTING_PAGE: Final = PageLimits(4 << 20, min(4096, STORED_MAX), 4 << 20, 1 << 14)
 BYTE_BITS: Final = 8
+ANY_RECORD: Final = RecordFilter()
 
 
 def answer(replica: Replica, question: GetLogInfo | FetchLog) -> LogInfo | LogPage | Refused:
@@ -71,7 +75,7 @@ def log_page(log: Log, question: FetchLog) -> LogPage:
     """
     end = min(question.end, log.end)
     limits = CONTENT_PAGE if question.contents else LISTING_PAGE
-    page = log.read_page(question.start, end, limits, _firsts(question))
+    page = log.read_page(question.start, end, limits, _entry_filter(question))
     found = [entry for entry in page.entries if entry.batch.is_acceptable]
     return LogPage(
         request=question.request,
@@ -83,7 +87,67 @@ def log_page(log: Log, question: FetchLog) -> LogPage:
     )
 
 
-def _firsts(question: FetchLog) -> range:
-    """Return the possible first bytes of ids under a prefix; all above 255 if it is invalid."""
+def record_page(log: Log, question: FetchRecords) -> LogPage | Refused:
+    """Return the batches with wanted records between two offsets, up to the size of a page.
+
+    A page scans at most as much as one of FetchLog, also if it has no batch.
+    """
+    if question.store and (question.store, question.epoch) != (log.store, log.epoch):
+        return Refused(question.request, ANOTHER_STORE)
+    start, end = question.start, min(question.end, log.end)
+    wanted = _entry_filter(question, question.where)
+    found: list[tuple[int, RecordBatch]] = []
+    size = scanned = scanned_bytes = 0
+    while start < end and size < CONTENT_PAGE.bytes_max and len(found) < CONTENT_PAGE.entries_max:
+        limits = CONTENT_PAGE._replace(bytes_max=CONTENT_PAGE.bytes_max - size)
+        entries, start = log.read_page(start, end, limits, wanted)
+        for entry in entries:
+            scanned_bytes += entry.batch.size_bytes
+            batch = _selected(entry.batch, question)
+            if batch is not None:
+                found.append((entry.offset, batch))
+                size += batch.size_bytes
+        scanned += len(entries)
+        if (
+            not entries  # at the end, or the index has excluded its limit
+            or scanned >= LISTING_PAGE.entries_max
+            or scanned_bytes >= LISTING_PAGE.scanned_bytes_max
+        ):
+            break
+    return LogPage(
+        request=question.request,
+        next=start if start < end else None,
+        offsets=tuple([offset for offset, _ in found]),
+        batches=tuple([batch for _, batch in found]),
+    )
+
+
+def _selected(batch: RecordBatch, question: FetchRecords) -> RecordBatch | None:
+    """Return the requested form of a batch; None if it has no wanted record."""
+    where = question.where
+    if not batch.is_acceptable or not where.includes(batch):
+        return None
+    if question.payloads and not where.needs_records:
+        return batch
+    includes = where.includes_record if where.needs_records else None
+    return matching(batch, includes, payloads=question.payloads)
+
+
+def _entry_filter(
+    question: FetchLog | FetchRecords, where: RecordFilter = ANY_RECORD
+) -> EntryFilter:
+    """Return what the index of a log may know about the requested batches.
+
+    Under an invalid prefix all first bytes are above 255.
+    """
+    if not question.bits and not question.prefix and where == ANY_RECORD:
+        return EVERY
     width = 1 << (BYTE_BITS - question.bits)
-    return range(question.prefix * width, (question.prefix + 1) * width)
+    first, stop = question.prefix * width, (question.prefix + 1) * width
+    if where.id_start:
+        first, stop = max(first, where.id_start[0]), min(stop, where.id_start[0] + 1)
+    return EntryFilter(
+        range(first, max(first, stop)),
+        None if where.publishers is None else frozenset(where.publishers),
+        None if where.times is None else range(where.times[0], where.times[1] + 1),
+    )

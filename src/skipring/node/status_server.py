@@ -16,7 +16,8 @@ from skipring.core.effects import Effect
 from skipring.core.events import Event, IndexRequested, Received
 from skipring.core.labels import Label
 from skipring.core.limits import NUMBER_MAX, shown
-from skipring.core.log_messages import NOT_A_MEMBER, GetLogInfo, Refused
+from skipring.core.log_messages import NOT_A_MEMBER, FetchRecords, GetLogInfo, Refused
+from skipring.core.log_pages import record_page
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.roster import Roster
@@ -66,7 +67,7 @@ SPARE_SLICES: Final = 8
 INDEX_SLICE_IDS: Final = 1024  # Measured: a slice takes at most 5 ms of CPU with 100,000 ids.
 
 IndexQuestion: TypeAlias = GetNodeStatus | GetLogInfo
-PageQuestion: TypeAlias = FetchChanges | FetchDeliveries | FetchArrivals
+PageQuestion: TypeAlias = FetchRecords | FetchChanges | FetchDeliveries | FetchArrivals
 Dispatch: TypeAlias = Callable[[TopicId, Event], list[Effect]]
 HealthOf: TypeAlias = Callable[[Subscriber], NodeHealth]
 
@@ -244,7 +245,7 @@ class RequestServer:
                 self._errands.begin(sender, topic, message)
             case GetNodeStatus() | GetLogInfo():
                 self.send_status(sender, topic, message)
-            case FetchChanges() | FetchDeliveries() | FetchArrivals():
+            case FetchRecords() | FetchChanges() | FetchDeliveries() | FetchArrivals():
                 self._sender.send_message(topic, sender, self._page(topic, message))
             case _ if isinstance(message, DAMAGES):
                 self._sender.send_message(topic, sender, self._chaos.handle(topic, message))
@@ -257,6 +258,8 @@ class RequestServer:
         if machine is None:
             return Refused(question.request, NOT_A_MEMBER)
         match question:
+            case FetchRecords():
+                return record_page(machine.replica.log, question)
             case FetchDeliveries():
                 log = machine.replica.log
                 return delivery_page(self._trace, topic, log, question, time_limit())

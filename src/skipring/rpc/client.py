@@ -110,6 +110,11 @@ class RpcClient:
         """Close every connection."""
         await self._links.close()
 
+    @property
+    def connected(self) -> int:
+        """Return the number of open connections."""
+        return len(self._links.connections)
+
     def supervisor_of(self, topic: TopicId) -> Address:
         """Return the supervisor that a topic belongs to."""
         return supervisor_of(topic, self._supervisors)

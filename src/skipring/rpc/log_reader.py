@@ -18,9 +18,11 @@ from skipring.core.limits import listed
 from skipring.core.log_messages import (
     ANOTHER_STORE,
     FetchLog,
+    FetchRecords,
     GetLogInfo,
     LogInfo,
     LogPage,
+    RecordFilter,
     Refused,
 )
 from skipring.core.peers import NodeId, TopicId
@@ -28,13 +30,20 @@ from skipring.core.publications import Publication
 from skipring.errors import DataLossError, UnreachableError
 from skipring.rpc.client import ATTEMPTS, Question, RpcClient, no_members_in
 from skipring.wire.limits import LOCATED_MAX
-from skipring.wire.rpc import Address, DeliveryPage, FetchDeliveries
+from skipring.wire.rpc import (
+    Address,
+    DeliveryPage,
+    FetchDeliveries,
+    GetSupervisorStatus,
+    SupervisorStatus,
+)
 
 SURVEY_S: Final = 2.5  # Guess: a member on a busy machine answers within this time.
 PAGE_S: Final = 10.0  # Guess: a page may be read from a slow disk.
 
 Page = TypeVar("Page", LogPage, DeliveryPage)
-LogRequest = FetchLog | FetchDeliveries
+LogRequest = FetchLog | FetchRecords | FetchDeliveries
+EVERY_RECORD: Final = RecordFilter()
 
 
 class MemberLog(Struct, frozen=True, kw_only=True):
@@ -55,6 +64,14 @@ class LogRange(Struct, frozen=True, kw_only=True):
     bits: int = 0
     prefix: int = 0
     has_contents: bool = True
+    has_payloads: bool = True
+    where: RecordFilter = EVERY_RECORD
+
+    def request(self) -> Callable[..., LogRequest]:
+        """Return the request for a page, without its place."""
+        if self.where == EVERY_RECORD and (self.has_payloads or not self.has_contents):
+            return partial(FetchLog, contents=self.has_contents)
+        return partial(FetchRecords, payloads=self.has_payloads, where=self.where)
 
 
 async def survey(
@@ -106,6 +123,23 @@ async def _ask(
     return MemberLog(node=node, address=address, survey=answer)
 
 
+async def topics(client: RpcClient, supervisors: Iterable[Address]) -> list[TopicId]:
+    """Return the topics that have members; raise UnreachableError if a supervisor is missing."""
+    found: list[TopicId] = []
+    for address in supervisors:
+        start: int | None = 0
+        while start is not None:
+            question = partial(GetSupervisorStatus, start=start)
+            page = await client.request_supervisor(
+                address, question, SupervisorStatus, SURVEY_S, ATTEMPTS
+            )
+            if not isinstance(page, SupervisorStatus):
+                raise UnreachableError(client.no_supervisor_at(address))
+            found += [each.topic for each in page.topics if each.members]
+            start = page.next if page.next is not None and page.next > start else None
+    return sorted(found)
+
+
 # -- pages -------------------------------------------------------------------------------------
 
 
@@ -114,13 +148,12 @@ def pages(
 ) -> AsyncGenerator[LogPage, None]:
     """Yield the stored batches of a member; raise DataLossError if its store has changed."""
     question = partial(
-        FetchLog,
+        wanted.request(),
         store=wanted.store,
         epoch=wanted.epoch,
         end=wanted.end,
         bits=wanted.bits,
         prefix=wanted.prefix,
-        contents=wanted.has_contents,
     )
     return _in_pages(client, topic, (node, address), LogPage, question, wanted.start)
 

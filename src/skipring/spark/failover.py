@@ -14,7 +14,14 @@ from skipring.core.peers import TopicId
 from skipring.errors import DataLossError, MessageError, UnreachableError
 from skipring.rpc.log_reader import MemberLog
 from skipring.spark.offsets import LogPlace, Position, Standby
-from skipring.spark.partitions import RESTORE_IT, RangePartition, gone, partitions_of
+from skipring.spark.options import PartitionSize
+from skipring.spark.partitions import (
+    READ_ON,
+    RESTORE_IT,
+    RangePartition,
+    gone,
+    partitions_of,
+)
 from skipring.spark.snapshot import MemberStores
 
 IDS_MAX: Final = 100_000  # Guess: 3 MB; beyond this, the roots are compared.
@@ -95,29 +102,52 @@ SKIPPED: Final = "later publications are skipped"
 _LOG: Final = getLogger(__name__)
 
 
+def fallback(
+    stores: MemberStores, topic: TopicId, before: Position, after: Position
+) -> tuple[RangePartition, ...]:
+    """Return the publications between two positions in another store; none if it is unknown."""
+    end = after.standby
+    start = _place_in(before, end) if end is not None else None
+    if end is None or start is None:
+        return ()
+    with suppress(UnreachableError, DataLossError):
+        holder = stores.find(topic, end, looks=1)
+        if holder is not None and stores.has(topic, holder, start):
+            return tuple(_between(stores, topic, holder, (start, end, before)))
+    return ()
+
+
 def replayed(
-    stores: MemberStores,
-    topic: TopicId,
-    before: Position,
-    after: Position,
-    partitions_min: int | None,
+    stores: MemberStores, topic: TopicId, before: Position, after: Position, *, allows_loss: bool
 ) -> Sequence[RangePartition]:
     """Return the partitions between two positions; the store of ``before``, or of both, is gone."""
     end = _place_of(after, before)
     start = _place_in(before, end) if end is not None else None
-    if start is None or end is None:
+    holder = stores.find(topic, end) if end is not None else None
+    if end is not None and start is not None and holder is None:
+        raise DataLossError(
+            gone(topic, before, f"{RESTORE_IT}, or start again with another checkpoint")
+        )
+    # Without the start, the store was restored, and ends before the position.
+    if not (end and start and holder and stores.has(topic, holder, start)):
+        if not allows_loss:
+            raise DataLossError(gone(topic, before, READ_ON))
         _LOG.warning("%s", gone(topic, before, SKIPPED))
         return []
-    holder = stores.find(topic, end)
-    if holder is None:
-        advice = f"{RESTORE_IT}, or start again with another checkpoint"
-        raise DataLossError(gone(topic, before, advice))
-    if not stores.has(topic, holder, start):  # the store was restored, and ends before the position
-        _LOG.warning("%s", gone(topic, before, SKIPPED))
-        return []
+    found = _between(stores, topic, holder, (start, end, before))
+    return [replace_fields(each, allows_loss=allows_loss) for each in found]
+
+
+def _between(
+    stores: MemberStores,
+    topic: TopicId,
+    holder: MemberLog,
+    places: tuple[Standby, Standby, Position],
+) -> list[RangePartition]:
+    start, end, before = places
     start = replace(start, seen=start.seen | before.seen)
     latest = stores.place_at(topic, holder, holder.survey.durable_end)
-    return partitions_between(topic, holder, (start, end, latest), partitions_min)
+    return partitions_between(topic, holder, (start, end, latest))
 
 
 def _place_of(after: Position, before: Position) -> Standby | None:
@@ -141,7 +171,6 @@ def partitions_between(
     topic: TopicId,
     holder: MemberLog,
     places: tuple[Standby, Standby, LogPlace],
-    partitions_min: int | None,
 ) -> list[RangePartition]:
     """Return the publications read at the end and not at the start, in one member's store.
 
@@ -152,12 +181,12 @@ def partitions_between(
     unread = {offset for offset, _ in end.missing}
     ranges = _contiguous(sorted(late - unread))
     ranges += _without(range(start.offset, max(start.offset, end.offset)), unread)
-    found = partitions_of(topic, holder, ranges, partitions_min, end, start.seen)
+    found = partitions_of(topic, holder, ranges, PartitionSize(), end, start.seen)
     beyond = end.seen - start.seen
-    if beyond:  # read from another store; they arrived here later, if at all
+    if beyond:  # read from another store; they arrived here later, or are in flight
         rest = range(end.offset, max(end.offset, latest.offset))
-        later = partitions_of(topic, holder, [rest], None, latest)
-        found += [replace_fields(partition, only=beyond) for partition in later]
+        node, address, bare = holder.node, holder.address, latest.bare()
+        found.append(RangePartition(topic, node, address, bare, (rest,), only=beyond))
     return found
 
 

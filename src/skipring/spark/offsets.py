@@ -149,6 +149,11 @@ def _position_to_json(position: Position) -> Json:
     return known
 
 
+def place_text(place: LogPlace) -> str:
+    """Return a place as a value of the column ``position``; empty without a disk."""
+    return json.dumps(_place_to_json(place)) if place.store else ""
+
+
 def _place_to_json(place: LogPlace) -> Json:
     known: Json = {"store": place.store, "epoch": place.epoch, "offset": place.offset}
     if place.chain:

@@ -33,7 +33,7 @@ class MemberStores:
         self._client = client
         self._known: dict[tuple[TopicId, str], tuple[NodeId, Address]] = {}
 
-    def find(self, topic: TopicId, place: LogPlace) -> MemberLog | None:
+    def find(self, topic: TopicId, place: LogPlace, looks: int = LOOKS_AT_MANY) -> MemberLog | None:
         """Return the member that has the log of a place; None if no member has it.
 
         Its survey has the chain value at the place.
@@ -42,7 +42,7 @@ class MemberStores:
             holder = self._client.survey_of(topic, *known, place.offset)
             if holder is not None and fits(holder.survey, place):
                 return holder
-        for look in range(LOOKS_AT_MANY):
+        for look in range(looks):
             holders = self._look(topic, offset=place.offset)
             named = [each for each in holders if each.survey.store == place.store]
             if named:
@@ -153,7 +153,7 @@ def agreed_parts(holders: Sequence[MemberLog]) -> list[Part]:
 
     The reference is the member with the most batches; on a tie, the most agreement.
     """
-    reference = max(holders, key=lambda each: (each.survey.count, _agreement(each, holders)))
+    reference = reference_of(holders)
     loads: Counter[NodeId] = Counter()
     parts = []
     for prefix, digest in enumerate(reference.survey.digests):
@@ -164,6 +164,18 @@ def agreed_parts(holders: Sequence[MemberLog]) -> list[Part]:
             sources = tuple(_source(each) for each in alike)
             parts.append(Part(prefix, digest, sources))
     return parts
+
+
+def reference_of(holders: Sequence[MemberLog]) -> MemberLog:
+    """Return the member whose log is the snapshot."""
+    return max(holders, key=lambda each: (each.survey.count, _agreement(each, holders)))
+
+
+def end_of(holder: MemberLog) -> LogPlace:
+    """Return the end of a member's log; its chain value is known if all of it is durable."""
+    survey = holder.survey
+    chain = survey.chain if survey.end == survey.durable_end else b""
+    return LogPlace(store=survey.store, epoch=survey.epoch, offset=survey.end, chain=chain)
 
 
 def _source(holder: MemberLog) -> SnapshotSource:

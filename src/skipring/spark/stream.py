@@ -6,8 +6,11 @@ only its offsets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace as replace_fields
 from logging import getLogger
+from time import monotonic
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,20 +25,22 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from skipring.core.peers import TopicId
-from skipring.errors import DataLossError
+from skipring.errors import DataLossError, UnreachableError
 from skipring.rpc.log_reader import MemberLog
-from skipring.spark.failover import SKIPPED, replayed, with_standby
+from skipring.spark.arrow import ALL_ROWS, RowForm
+from skipring.spark.failover import SKIPPED, fallback, replayed, with_standby
 from skipring.spark.offsets import Position, from_json, to_json
 from skipring.spark.options import EARLIEST, ReadOptions
 from skipring.spark.partitions import (
     READ_ON,
     RangePartition,
+    by_prefix,
     gone,
     partitions_of,
     read_range,
     shared_out,
 )
-from skipring.spark.ring_client import RingClient, freeze_gc
+from skipring.spark.ring_client import RingClient, freeze_gc, task_client
 from skipring.spark.snapshot import MemberStores
 
 _LOG: Final = getLogger(__name__)
@@ -60,11 +65,14 @@ class Pending(Struct, frozen=True, kw_only=True):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader that follows topics; Spark stores the offsets."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, form: RowForm = ALL_ROWS) -> None:
         self._options = options
+        self._form = form
+        self._triggered_s = float("-inf")  # time of the last micro-batch
         self._client: RingClient | None = None
         self._stores: MemberStores | None = None
         self._initial: Json | None = None
+        self._reading: dict[TopicId, Position] = {}  # after the last planned micro-batch
         self._last: dict[TopicId, Position] | None = None  # end of a query with availableNow
 
     # -- planner -----------------------------------------------------------------------------
@@ -90,9 +98,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self) -> dict[TopicId, Position]:
         """Return the end of each topic, at the member with the longest log."""
         stores = self._members()
-        found = {topic: stores.first(topic) for topic in self._options.topics}
+        found = {topic: stores.first(topic) for topic in self._topics()}
         return {
-            topic: replace(_position(holder, holder.survey.durable_end), chain=holder.survey.chain)
+            topic: replace(end_place(holder), chain=holder.survey.chain)
             for topic, holder in found.items()
         }
 
@@ -110,6 +118,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = self._positions(start)
         ahead = {topic: self._ahead(topic, each) for topic, each in positions.items()}
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if self._waits(sum(each.end - each.start for each in ahead.values())):
+            return start
         taken = shared_out(
             {topic: each.end - each.start for topic, each in ahead.items()}, rows_max
         )
@@ -121,12 +131,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         if not any(ahead[topic].is_elsewhere or taken[topic] for topic in after):
             return start  # Spark compares texts, and a standby may have changed
-        return to_json(
-            {
-                topic: self._complete(topic, positions[topic], each, ahead[topic])
-                for topic, each in after.items()
-            }
-        )
+        self._reading = {
+            topic: self._complete(topic, positions[topic], each, ahead[topic])
+            for topic, each in after.items()
+        }
+        return to_json(self._reading)
+
+    def _waits(self, count: int) -> bool:
+        """Return True if this number of unread publications is not enough for a micro-batch yet."""
+        is_late = monotonic() - self._triggered_s >= self._options.trigger_delay_s
+        if count < self._options.offsets_min and not is_late and self._last is None:
+            return True
+        self._triggered_s = monotonic()
+        return False
 
     def _complete(
         self, topic: TopicId, before: Position, after: Position, ahead: Pending
@@ -139,8 +156,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return with_standby(stores, topic, known, after, ahead.holder)
 
     def reportLatestOffset(self) -> Json | None:
-        """Return the current ends, for the metrics of a query."""
-        return to_json(self._ends())
+        """Return the current ends of the logs that the query reads, for its metrics."""
+        ends = {}
+        for topic in self._topics(self._reading):
+            place = self._reading.get(topic)
+            holder = place and self._members().find(topic, place, looks=1)
+            ends[topic] = end_place(holder or self._members().first(topic))
+        return to_json(ends)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Return the partitions of a micro-batch, also when it is replayed."""
@@ -168,29 +190,47 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         freeze_gc()
         if not isinstance(partition, RangePartition):
             return
-        options = self._options
-        with RingClient(options.access) as client:
-            for rows in read_range(client, partition):
-                wanted = rows.since(options.since)
-                if len(wanted):
-                    yield wanted.to_arrow(0, with_headers=options.with_headers)
+        form = self._form.within(self._options.times(partition.topic))
+        with (
+            task_client(self._options.access) as client,
+            closing(read_range(client, partition, form)) as found,
+        ):
+            for place, rows in found:
+                batch = rows.to_arrow(form, place)
+                if batch.num_rows:
+                    yield batch
 
     # -- unread offsets ----------------------------------------------------------------------
 
     def _members(self) -> MemberStores:
         if self._stores is None:
-            self._client = RingClient(self._options.access)
+            self._client = RingClient(self._options.access, self._options.assigned)
             self._stores = MemberStores(self._client)
         return self._stores
 
     def _positions(self, start: Json) -> dict[TopicId, Position]:
         """Return the positions of the topics to read; a new topic starts at offset 0."""
         known = from_json(start)
-        new = [topic for topic in self._options.topics if topic not in known]
-        stores = self._members()
-        for topic in new:
-            known[topic] = _position(stores.first(topic), 0)
-        return {topic: known[topic] for topic in self._options.topics}
+        stores, topics = self._members(), self._topics(known)
+        for topic in topics:
+            if topic not in known:
+                known[topic] = _position(stores.first(topic), 0)
+        return {topic: known[topic] for topic in topics}
+
+    def _topics(self, known: Iterable[TopicId] = ()) -> Sequence[TopicId]:
+        """Return the topics to read: those of the pattern are looked up, or only the known ones."""
+        options = self._options
+        if options.pattern is None:
+            return options.topics
+        self._members()
+        assert self._client is not None
+        found = set(filter(options.is_chosen, known))
+        try:
+            found.update(filter(options.is_chosen, self._client.topics()))
+        except UnreachableError:
+            if not found:
+                raise
+        return sorted(found)
 
     def _ahead(self, topic: TopicId, position: Position) -> Pending:
         """Return the unread offsets after a position; in another store if its store is gone."""
@@ -198,20 +238,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if holder is not None:
             end = holder.survey.durable_end
             ahead = Pending(holder=holder, start=position.offset, end=end, seen=position.seen)
-        elif self._options.fails_on_data_loss:
-            raise DataLossError(gone(topic, position, READ_ON))
         else:
             ahead = self._elsewhere(topic, position)
         return self._until_the_last(topic, ahead)
 
     def _elsewhere(self, topic: TopicId, position: Position) -> Pending:
-        """Return the position in another store; the end of that store if it is unknown."""
+        """Return the position in another store.
+
+        If it is unknown, raise DataLossError, or return the end of the other store.
+        """
         stores, standby = self._members(), position.standby
         holder = standby and stores.find(topic, standby)
         if standby and holder:
             _LOG.warning("%s", gone(topic, position, f"the query continues at {holder.node}"))
             start, seen = standby.offset, standby.seen | position.seen
         else:
+            if position.offset and self._options.fails_on_data_loss:
+                raise DataLossError(gone(topic, position, READ_ON))
             holder, seen = stores.first(topic), position.seen
             if position.offset:
                 _LOG.warning("%s", gone(topic, position, SKIPPED))
@@ -239,17 +282,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The end first: if a store is restored meanwhile, one of the two checks or the task detects
         # it.
         if holder is not None and before.is_in_log_of(after) and stores.has(topic, holder, before):
-            ranges = [range(before.offset, after.offset)]
-            minimum = self._options.partitions_min
-            return partitions_of(topic, holder, ranges, minimum, after, before.seen)
-        if self._options.fails_on_data_loss:
-            raise DataLossError(gone(topic, after if holder is None else before, READ_ON))
-        return replayed(stores, topic, before, after, self._options.partitions_min)
+            offsets = range(before.offset, after.offset)
+            other = fallback(stores, topic, before, after)
+            size = self._options.size_of_partitions
+            if not other:
+                return partitions_of(topic, holder, [offsets], size, after, before.seen)
+            node, address, end = holder.node, holder.address, after.bare()
+            whole = RangePartition(topic, node, address, end, (offsets,), before.seen)
+            return by_prefix(replace_fields(whole, fallback=other), size)
+        allows_loss = not self._options.fails_on_data_loss
+        return replayed(stores, topic, before, after, allows_loss=allows_loss)
 
 
 def _position(holder: MemberLog, offset: int, seen: frozenset[bytes] = frozenset()) -> Position:
     survey = holder.survey
     return Position(store=survey.store, epoch=survey.epoch, offset=offset, seen=seen)
+
+
+def end_place(holder: MemberLog) -> Position:
+    """Return the durable end of a member's log, without its chain value."""
+    return _position(holder, holder.survey.durable_end)
 
 
 def _with_begin(begin: Position, end: Position) -> Position:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from errno import EIO, ENOENT
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from skipring.core.log import LogEntry
+from skipring.core.log import EVERY, EntryFilter, LogEntry
 from skipring.core.peers import NodeId
 from skipring.core.publications import COUNTER_BITS, ID_BYTES, raise_newest
 from skipring.storage.segment_format import (
@@ -25,6 +26,7 @@ from skipring.storage.segment_format import (
     encode_footer,
     footer_bytes,
 )
+from skipring.storage.statistics import EntryStatistics
 
 SUFFIX: Final = ".log"
 FILES_MAX: Final = 32  # Guess: few segments are in use.
@@ -109,6 +111,7 @@ class EntryIndex(Struct, eq=False):
     positions: array[int] = field(default_factory=lambda: array("I"))
     offsets: array[int] = field(default_factory=lambda: array("I"))
     newest: dict[int, int] = field(default_factory=dict)  # numbers of the owner, by incarnation
+    statistics: EntryStatistics = field(default_factory=EntryStatistics)
 
     @classmethod
     def of(cls, footer: SegmentFooter, owner: NodeId) -> EntryIndex:
@@ -118,6 +121,7 @@ class EntryIndex(Struct, eq=False):
         index.offsets.frombytes(footer.offsets)
         if footer.owner == owner:
             index.newest.update((seq >> COUNTER_BITS, seq) for seq in footer.newest)
+        index.statistics = EntryStatistics.of(footer.ids, footer.statistics)
         return index
 
     def add(self, entry: LogEntry, position: int, size: int) -> None:
@@ -127,6 +131,7 @@ class EntryIndex(Struct, eq=False):
         self.size, self.end, self.chain = position + size, entry.end, entry.chain
         if entry.batch.publisher == self.owner and not entry.batch.unordered:
             raise_newest(self.newest, entry.batch.end - 1)
+        self.statistics.add(entry.batch)
 
     def extend(self, other: EntryIndex) -> None:
         """Add the entries of an index that begins where this one ends."""
@@ -135,6 +140,17 @@ class EntryIndex(Struct, eq=False):
         self.size, self.end, self.chain = other.size, other.end, other.chain
         for seq in other.newest.values():
             raise_newest(self.newest, seq)
+        self.statistics.extend(other.statistics)
+
+    def selected(
+        self, first: int, bytes_max: int, entries_max: int, wanted: EntryFilter
+    ) -> tuple[Sequence[int], int]:
+        """Return the numbers of entries to read from one on, and the number to continue with."""
+        if wanted != EVERY:
+            return self.statistics.selected(self.positions, first, bytes_max, wanted)
+        stop = bisect_left(self.positions, self.positions[first] + bytes_max, first + 1)
+        stop = min(stop, first + max(entries_max, 1))
+        return range(first, stop), stop
 
 
 class LogSegment(Struct, eq=False):
@@ -177,6 +193,7 @@ class LogSegment(Struct, eq=False):
                 chain=index.chain,
                 owner=index.owner,
                 newest=sorted(index.newest.values()),
+                statistics=index.statistics.stored(),
             )
             data, file = encode_footer(footer), files.get(self.path)
             os.ftruncate(file, index.size)

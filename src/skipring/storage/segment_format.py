@@ -17,6 +17,7 @@ from skipring.core.batches import RECORDS_MAX, RecordBatch
 from skipring.core.log import LogEntry
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
+from skipring.storage.statistics import SegmentStatistics
 
 MARKER: Final = b"\xf5SRB"
 DIGEST_BYTES: Final = 16
@@ -80,6 +81,7 @@ class SegmentFooter(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     chain: bytes  # running digest after the last entry
     owner: NodeId  # the node of the store
     newest: list[int]  # the newest number of each incarnation of the owner
+    statistics: SegmentStatistics | None = None  # not in footers of older versions
 
 
 _ENCODER: Final = msgpack.Encoder()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from skipring.core.batches import OVERHEAD_BYTES, RecordBatch
 from skipring.core.limits import CHAIN_BYTES
-from skipring.core.log import ANY_BYTE, EntryPage, LogEntry, PageLimits
+from skipring.core.log import ANY_BYTE, EVERY, EntryFilter, EntryPage, LogEntry, PageLimits
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, newest_of
 from skipring.storage.data_dir import sync_directory
@@ -40,6 +40,7 @@ from skipring.storage.topic_directory import TopicDirectory, covers, merged
 
 SEGMENT_BYTES_MAX: Final = 64 << 20  # Guess: the entry that reaches it is the last of a segment.
 READ_BYTES: Final = 1 << 20  # Guess: one read of a range.
+PASSED_AT_ONCE: Final = 64  # Guess: excluding an entry by the index takes a hundredth of a read.
 _RANGE: Final = PageLimits(READ_BYTES, READ_BYTES, READ_BYTES, READ_BYTES)
 _ONE: Final = PageLimits(1, 1, 1, 1)
 _CHAIN: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring chain")
@@ -54,11 +55,13 @@ def next_chain(chain: bytes, batch_id: bytes) -> bytes:
 
 
 class _Chunk(NamedTuple):
-    """Consecutive entries, and their bytes, which may be damaged or cut short."""
+    """Entries of one segment in order, and their bytes, which may be damaged or cut short."""
 
     offsets: list[int]  # of each entry, then the offset where the next chunk begins
-    positions: list[int]  # of each entry in the data, then of the end
+    positions: list[int]  # of each entry in the data
+    sizes: list[int]  # of each entry, at most
     data: bytes
+    passed: int = 0  # entries that the index excluded
 
     def entry(self, number: int, firsts: range = ANY_BYTE) -> LogEntry | None:
         """Return an entry; None if it is damaged, or if its id begins with another byte."""
@@ -144,24 +147,25 @@ class SegmentLog:
             yield from entries
 
     def read_page(
-        self, start: int, end: int, limits: PageLimits, firsts: range = ANY_BYTE
+        self, start: int, end: int, limits: PageLimits, wanted: EntryFilter = EVERY
     ) -> EntryPage:
         """Return readable entries with records between two offsets, within limits.
 
-        ``firsts`` restricts them to ids that begin with one of these bytes; others are not decoded.
-        Damaged entries are skipped. The file is read up to the limit, and to the end of an entry.
+        Entries that the index excludes are not read. Damaged entries are skipped. The file is read
+        up to the limit, and to the end of an entry.
         """
         entries: list[LogEntry] = []
-        size = scanned = number = 0
-        bytes_max = limits.bytes_max if firsts == ANY_BYTE else limits.scanned_bytes_max
+        size = scanned = number = passed = 0
         while start < min(end, self.end):
+            bytes_max = min(limits.bytes_max - size, limits.scanned_bytes_max - scanned)
             entries_left = limits.scanned_entries_max - number
-            chunk = self._chunk(start, min(bytes_max - scanned, READ_BYTES), entries_left)
+            chunk = self._chunk(start, min(bytes_max, READ_BYTES), entries_left, wanted)
+            passed += chunk.passed
             for place, offset in enumerate(chunk.offsets[:-1]):
                 if offset >= end:
                     return EntryPage(entries, end)
-                entry = None if self._is_absent(offset) else chunk.entry(place, firsts)
-                entry_size = chunk.positions[place + 1] - chunk.positions[place]
+                entry = None if self._is_absent(offset) else chunk.entry(place, wanted.firsts)
+                entry_size = chunk.sizes[place]
                 scanned += entry_size
                 number += 1
                 if entry is not None and offset + entry.batch.count > start:
@@ -172,15 +176,20 @@ class SegmentLog:
                 if is_full or is_spent or scanned >= limits.scanned_bytes_max:
                     return EntryPage(entries, chunk.offsets[place + 1])
             start = chunk.offsets[-1]
-        return EntryPage(entries, end)
+            if number + passed // PASSED_AT_ONCE >= limits.scanned_entries_max:
+                break
+        return EntryPage(entries, min(start, end))
 
     def _is_absent(self, offset: int) -> bool:
         return bool(self._absent) and covers(self._absent, offset, offset + 1)
 
-    def _chunk(self, offset: int, bytes_max: int, entries_max: int = 1) -> _Chunk:
-        """Read entries of one segment, or of the memory, up to a total size, at least one.
+    def _chunk(
+        self, offset: int, bytes_max: int, entries_max: int = 1, wanted: EntryFilter = EVERY
+    ) -> _Chunk:
+        """Read entries of one segment, or of the memory, up to a total size.
 
-        The first is the last entry that begins at or before the offset, if there is any.
+        Without a filter it is at least one; the first is the last entry that begins at or before
+        the offset, if there is any.
         """
         with self._lock:
             if offset >= self.durable_end:
@@ -189,30 +198,40 @@ class SegmentLog:
             segment, after = self._segments[place], self._starts[place + 1 : place + 2]
             index = segment.index
             first = max(0, bisect_right(index.offsets, offset - index.start) - 1)
-            stop = bisect_left(index.positions, index.positions[first] + bytes_max, first + 1)
-            stop = min(stop, first + max(entries_max, 1))
-            positions = index.positions[first : stop + 1].tolist()
-            offsets = [index.start + each for each in index.offsets[first : stop + 1]]
-            if stop == len(index.positions):
-                positions.append(index.size)
-                offsets.append(after[0] if after else self.durable_end)
+            numbers, stop = index.selected(first, bytes_max, entries_max, wanted)
+            offsets = [index.start + index.offsets[number] for number in numbers]
+            is_last = stop == len(index.positions)
+            following = after[0] if after else self.durable_end
+            offsets.append(following if is_last else index.start + index.offsets[stop])
+            positions = [index.positions[number] for number in numbers]
+            ends = (
+                [*index.positions[numbers[0] + 1 : numbers[-1] + 2], index.size] if numbers else []
+            )
+            sizes = [
+                min(ends[number - numbers[0]] - at, ENTRY_BYTES_MAX)  # a gap may follow
+                for number, at in zip(numbers, positions, strict=True)
+            ]
+        passed = stop - first - len(numbers)
+        if not numbers:
+            return _Chunk(offsets, [], [], b"", passed)
         base = positions[0]
-        size = min(positions[-1], positions[-2] + ENTRY_BYTES_MAX) - base  # a gap may follow
-        data = self._readers.read(segment.path, size, base)
-        return _Chunk(offsets, [each - base for each in positions], data)
+        data = self._readers.read(segment.path, positions[-1] + sizes[-1] - base, base)
+        return _Chunk(offsets, [each - base for each in positions], sizes, data, passed)
 
     def _memory_chunk(self, offset: int, bytes_max: int, entries_max: int) -> _Chunk:
         """Return entries in memory as they will be stored."""
         first = bisect_right(self._unconfirmed, offset, key=lambda each: each.offset) - 1
-        offsets, positions, data = [self._unconfirmed[first].offset], [0], bytearray()
+        offsets, positions, data = [self._unconfirmed[first].offset], list[int](), bytearray()
         for number in range(first, len(self._unconfirmed)):
             entry = self._unconfirmed[number]
+            positions.append(len(data))
             data += encode_entry(entry) + entry.batch.body
             offsets.append(entry.end)
-            positions.append(len(data))
-            if len(data) >= bytes_max or len(positions) > entries_max:
+            if len(data) >= bytes_max or len(positions) >= entries_max:
                 break
-        return _Chunk(offsets, positions, bytes(data))
+        ends = [*positions[1:], len(data)]
+        sizes = [end - at for at, end in zip(positions, ends, strict=True)]
+        return _Chunk(offsets, positions, sizes, bytes(data))
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """Yield the stored id of each batch and the offset of its first record."""

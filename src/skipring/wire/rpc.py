@@ -15,6 +15,7 @@ from skipring.core.batches import RecordBatch
 from skipring.core.labels import Word
 from skipring.core.log_messages import (
     FetchLog,
+    FetchRecords,
     GetLogInfo,
     LogInfo,
     LogPage,
@@ -307,6 +308,7 @@ Request: TypeAlias = (
     | FetchChanges
     | GetLogInfo
     | FetchLog
+    | FetchRecords
     | FetchDeliveries
     | GetSupervisorStatus
     | FetchArrivals

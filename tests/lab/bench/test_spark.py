@@ -22,9 +22,9 @@ def test_cpu_time_includes_ended_children() -> None:
 
 @pytest.mark.slow
 def test_reads_and_runs_are_measured_and_ratios_are_last(spark: SparkSession) -> None:
-    ring, parquet, lab, last = measure(300, 20, repeats=1)
+    ring, parquet, columns, filtered, lab, last = measure(300, 20, repeats=1)
     assert (ring["system"], parquet["system"]) == ("skipring", "parquet")
-    for row in (ring, parquet):
+    for row in (ring, parquet, columns, filtered):
         assert (row["job"], row["rows"]) == ("spark", 300)
         assert row["rows_per_s_min"] <= row["rows_per_s"] <= row["rows_per_s_max"]
     assert (lab["job"], lab["runs"], lab["n"]) == ("lab", 20, 16)

@@ -10,7 +10,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from skipring.spark.session.executors import NEEDED, missing, package_zip
+from skipring.errors import InputError
+from skipring.spark.session.executors import NEEDED, check_python, missing, package_zip
 
 
 def test_zip_of_the_code_is_reproducible_and_complete(tmp_path: Path) -> None:
@@ -35,3 +36,31 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing(0) == []
     monkeypatch.setattr("skipring.spark.session.executors.NEEDED", (*NEEDED, "no_such_package"))
     assert missing(0) == ["no_such_package"]
+
+
+def test_own_python_of_the_driver_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", None)
+    check_python(sys.executable)
+
+
+def program(directory: Path, *lines: str) -> str:
+    """Return a program that stands for another Python."""
+    path = directory / "python9"
+    path.write_text("\n".join(("#!/bin/sh", *lines)) + "\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_other_python_that_can_import_skipring_is_accepted(tmp_path: Path) -> None:
+    check_python(program(tmp_path, f'exec {sys.executable} "$@"'))
+
+
+@pytest.mark.parametrize("is_present", [False, True])
+def test_python_without_skipring_is_reported_with_the_remedy(
+    tmp_path: Path, is_present: bool
+) -> None:
+    other = program(tmp_path, "echo \"No module named 'skipring'\" >&2", "exit 1")
+    remedy = f"set PYSPARK_PYTHON={sys.executable} in the environment"
+    with pytest.raises(InputError, match=remedy) as caught:
+        check_python(other if is_present else "no-such-python")
+    assert ("No module named 'skipring'" in str(caught.value)) == is_present

@@ -47,6 +47,9 @@ ATTEMPTS: Final = 3  # another process may have bound a port that was free
 CERTIFICATE_DAYS: Final = 2
 CERTIFICATES: Final = ("supervisor", "bench")
 PUBLISHER: Final = "bench"
+RARE_PUBLISHER: Final = "rare"
+RARE_SHARE: Final = 100  # batches of all publishers for one of the rare publisher
+KEYS: Final = 1000
 BATCH: Final = 250  # records, as the worker publishes them
 COMMITTED_AT_ONCE: Final = 5000  # Guess: batches that fit in memory.
 FIRST_US: Final = 1_700_000_000_000_000
@@ -228,13 +231,25 @@ def tls_options(certificates: Path | None, name: str) -> list[str]:
     ]
 
 
-def fill_store(directory: Path, count: int, size: int, batch: int = BATCH) -> None:
-    """Write the data directory of a node that does not run; every call writes the same records."""
-    records = (BatchRecord(history_payload(n, size), FIRST_US + n) for n in range(count))
+def fill_store(
+    directory: Path, count: int, size: int, batch: int = BATCH, *, has_keys: bool = False
+) -> None:
+    """Write the data directory of a node that does not run; every call writes the same records.
+
+    With keys, another publisher has published one of RARE_SHARE batches.
+    """
+    records = (
+        BatchRecord(
+            history_payload(n, size), FIRST_US + n, b"%d" % (n % KEYS) if has_keys else None
+        )
+        for n in range(count)
+    )
     with LogStore.open(directory) as store:
         log, first = store.log(TOPIC), 0
         while some := list(islice(records, batch)):
-            for part in RecordBatch.split(some, publisher=PUBLISHER, first=first, topic=TOPIC):
+            is_rare = has_keys and first // batch % RARE_SHARE == 0
+            publisher = RARE_PUBLISHER if is_rare else PUBLISHER
+            for part in RecordBatch.split(some, publisher=publisher, first=first, topic=TOPIC):
                 log.append(part)
             first += len(some)
             if first % (batch * COMMITTED_AT_ONCE) == 0:

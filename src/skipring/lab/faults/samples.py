@@ -9,7 +9,15 @@ from msgspec.structs import replace
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.labels import Label
 from skipring.core.limits import CHAIN_BYTES
-from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
+from skipring.core.log_messages import (
+    FetchLog,
+    FetchRecords,
+    GetLogInfo,
+    LogInfo,
+    LogPage,
+    RecordFilter,
+    Refused,
+)
 from skipring.core.messages import (
     CheckAndPublish,
     CheckHeld,
@@ -163,6 +171,17 @@ SAMPLES: Final[tuple[WireMessage, ...]] = (
     GetLogInfo(5, 1, 9),
     LogInfo(5, "5eed", 1, 2, 3, 3, (bytes(range(DIGEST_BYTES)), b""), bytes(CHAIN_BYTES)),
     FetchLog(5, "5eed", 1, 1, 1000, 4, 15, contents=True),
+    FetchRecords(
+        5,
+        "5eed",
+        1,
+        1,
+        1000,
+        4,
+        15,
+        payloads=False,
+        where=RecordFilter(("a",), (b"k", b""), (1, 2), (3, 4), b"\x01"),
+    ),
     LogPage(5, 9, (1, 8), (BATCH, LISTED)),
     FetchDeliveries(5, 1, 1000),
     DeliveryPage(5, None, (1,), (2,), b"\x03", b"\x01", bytes(range(ID_BYTES))),

@@ -40,7 +40,7 @@ BATCH: Final = "batch"
 TIME_END_US: Final = 9_214_646_400_000_000
 DATE: Final = "date"
 
-PUBLICATION: Final = spark_schema(publication_schema(with_headers=True))
+PUBLICATION: Final = spark_schema(publication_schema("map"))
 TRACE: Final = spark_schema(DELIVERY)
 DECODED: Final = (
     "id binary, topic string, publisher string, sequence bigint, timestamp timestamp, "

@@ -247,7 +247,7 @@ def both_streams(spark: SparkSession, plan: PipelinePlan) -> DataFrame:
     publications = spark.readStream.format("skipring").options(
         **options,
         startingOffsets=json.dumps(plan.about.began),
-        includeHeaders="true",
+        includeHeaders="map",
         failOnDataLoss=str(plan.fails_on_data_loss).lower(),
         maxOffsetsPerTrigger=str(plan.offsets_max),
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from hashlib import blake2b
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files
 from importlib.util import find_spec
@@ -19,6 +22,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from skipring.errors import InputError, UnreachableError
 from skipring.spark.session.java import scratch
@@ -51,6 +55,11 @@ def ship(spark: SparkSession) -> None:
     spark.sparkContext.addPyFile(str(kept_zip()))
 
 
+IMPORT_WAIT_S: Final = 60.0  # Guess: importing takes a second, on a busy machine some more.
+_IMPORTED: Final = "skipring.spark.source"
+_ZIP: Final = "skipring-"  # the name of the file that sessions of skipring send
+
+
 def check_executors(spark: SparkSession) -> None:
     """Raise an error with a remedy if no executor starts, or executors cannot run the code."""
     context = spark.sparkContext
@@ -69,6 +78,44 @@ def check_executors(spark: SparkSession) -> None:
         context._jsc.clearJobGroup()  # noqa: SLF001  (PySpark can only set one)
     if lacking := sorted({name for answer in answers for name in answer}):
         raise InputError(f"the executors' Python lacks {', '.join(lacking)}; {_HOW_TO_SHIP}")
+
+
+def check_workers(spark: SparkSession) -> None:
+    """Raise InputError if the workers of a session cannot import skipring.
+
+    A local master starts them with the driver's PYSPARK_PYTHON, or with the python3 on its PATH. A
+    session that was started by skipring has been checked.
+    """
+    if is_remote():
+        return  # the server has its own environment
+    context = spark.sparkContext
+    if (context.master or "").startswith("local"):
+        check_python(context.pythonExec)
+    elif not any(Path(name).name.startswith(_ZIP) for name in context.listFiles):
+        try:
+            context.parallelize([_IMPORTED], 1).map(import_module).map(repr).count()
+        except (PySparkException, Py4JJavaError) as error:
+            raise _explained(error, is_late=False) from None
+
+
+def check_python(program: str) -> None:
+    """Raise InputError if a Python program cannot import the data source."""
+    found = shutil.which(program)
+    if found is not None and Path(found).absolute() == Path(sys.executable).absolute():
+        return
+    command = [found or program, "-c", f"import {_IMPORTED}"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=IMPORT_WAIT_S, check=False)  # noqa: S603  (the user's own Python)
+        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    else:
+        if not done.returncode:
+            return
+    raise InputError(
+        f"Spark's workers run {program}, which cannot import skipring ({reason}); set "
+        f"PYSPARK_PYTHON={sys.executable} in the environment before the session starts"
+    )
 
 
 def package_zip() -> bytes:
@@ -99,7 +146,7 @@ def _contents() -> Iterator[tuple[str, bytes]]:
 def kept_zip() -> Path:
     """Write the zip to a file named by its hash, because Spark identifies files by name."""
     content = package_zip()
-    path = scratch() / f"skipring-{blake2b(content, digest_size=8).hexdigest()}.zip"
+    path = scratch() / f"{_ZIP}{blake2b(content, digest_size=8).hexdigest()}.zip"
     path.write_bytes(content)
     return path
 

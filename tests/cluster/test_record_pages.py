@@ -1,0 +1,134 @@
+"""Pages of wanted records: what a member sends, skips and refuses."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipring.core import log_pages
+from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.log import MemoryLog
+from skipring.core.log_messages import (
+    ANOTHER_STORE,
+    FetchRecords,
+    LogPage,
+    RecordFilter,
+    Refused,
+)
+from skipring.core.log_pages import record_page
+from tests.support.batches import opaque_batch
+
+TOPIC = "news"
+EVERY = RecordFilter()
+BATCHES = [
+    RecordBatch.of(
+        [
+            BatchRecord(b"payload %d" % number, 1000 * first + number, key=b"k%d" % (number % 3))
+            for number in range(first % 5 + 1)
+        ],
+        publisher=f"p{first % 4}",
+        first=10 * first,
+        topic=TOPIC,
+    )
+    for first in range(60)
+]
+LOG = MemoryLog(BATCHES)
+
+
+def question(where: RecordFilter = EVERY, **changed: object) -> FetchRecords:
+    fields = {"start": 0, "end": LOG.end, "bits": 0, "prefix": 0, "payloads": True} | changed
+    return FetchRecords(7, "", 0, where=where, **fields)  # type: ignore[arg-type]
+
+
+def pages_of(asked: FetchRecords, log: MemoryLog = LOG) -> list[LogPage]:
+    """Return all pages of a read."""
+    found: list[LogPage] = []
+    start: int | None = asked.start
+    while start is not None:
+        page = record_page(log, question(asked.where, start=start, payloads=asked.payloads))
+        assert isinstance(page, LogPage)
+        assert page.next is None or page.next > start
+        found.append(page)
+        start = page.next
+    return found
+
+
+def sent(asked: FetchRecords) -> list[RecordBatch]:
+    return [batch for page in pages_of(asked) for batch in page.batches]
+
+
+RANGES = st.tuples(st.integers(0, 700), st.integers(0, 700)).map(lambda pair: tuple(sorted(pair)))
+
+
+@given(
+    where=st.builds(
+        RecordFilter,
+        publishers=st.none() | st.lists(st.sampled_from(["p0", "p3", "other"])).map(tuple),
+        keys=st.none() | st.lists(st.sampled_from([b"k0", b"k2", b"none"])).map(tuple),
+        times=st.none() | RANGES.map(lambda each: (each[0] * 80, each[1] * 80)),
+        sequence=st.none() | RANGES,
+        id_start=st.sampled_from([b"", *[batch.id[:1] for batch in BATCHES[:9]]]),
+    )
+)
+def test_batches_with_a_wanted_record_are_sent_and_no_others(where: RecordFilter) -> None:
+    wanted = [
+        batch
+        for batch in BATCHES
+        if where.includes(batch)
+        and any(where.includes_record(each.time, each.key) for each in batch.records())
+    ]
+    assert sent(question(where)) == wanted
+
+
+def test_record_without_time_or_key_is_not_in_a_range_or_among_keys() -> None:
+    assert EVERY.includes_record(0, None)
+    assert not RecordFilter(times=(0, 9)).includes_record(0, b"k")
+    assert not RecordFilter(keys=(b"",)).includes_record(3, None)
+    assert RecordFilter(times=(3, 3), keys=(b"",)).includes_record(3, b"")
+
+
+def test_id_of_a_record_selects_its_batch() -> None:
+    assert sent(question(RecordFilter(id_start=BATCHES[9].record_id(1)))) == [BATCHES[9]]
+
+
+def test_batches_without_payloads_have_the_other_fields() -> None:
+    found = sent(question(payloads=False))
+    assert [each.id for each in found] == [each.id for each in BATCHES]
+    for bare, batch in zip(found, BATCHES, strict=True):
+        expected = [BatchRecord(b"", each.time, each.key) for each in batch.records()]
+        assert list(bare.records()) == expected
+        assert not bare.is_genuine(TOPIC)
+
+
+def test_unreadable_batch_has_no_records() -> None:
+    log = MemoryLog([opaque_batch(bytes(32)), BATCHES[0]])
+    assert [len(page.batches) for page in pages_of(question(payloads=False), log)] == [1]
+
+
+def test_page_is_limited_by_what_it_sends_and_by_what_it_scans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_pages, "CONTENT_PAGE", log_pages.CONTENT_PAGE._replace(entries_max=4))
+    assert max(len(page.batches) for page in pages_of(question())) == 4
+    monkeypatch.setattr(log_pages, "LISTING_PAGE", log_pages.LISTING_PAGE._replace(entries_max=8))
+    nothing = pages_of(question(RecordFilter(keys=(b"none",))))
+    assert [page.batches for page in nothing] == [()] * 8  # 60 batches, 8 in a page
+    small = log_pages.CONTENT_PAGE._replace(entries_max=1000, bytes_max=900)
+    monkeypatch.setattr(log_pages, "CONTENT_PAGE", small)
+    monkeypatch.setattr(log_pages, "LISTING_PAGE", log_pages.LISTING_PAGE._replace(entries_max=99))
+    for page in pages_of(question()):
+        assert sum(batch.size_bytes for batch in page.batches[:-1]) < 900
+
+
+def test_another_store_is_refused() -> None:
+    asked = FetchRecords(7, "5eed", 3, 0, LOG.end, 0, 0, payloads=True)
+    assert record_page(LOG, asked) == Refused(7, ANOTHER_STORE)
+
+
+def test_impossible_requests_get_an_empty_page() -> None:
+    for changed in ({"start": LOG.end + 5}, {"end": 0}, {"bits": 8, "prefix": 255, "start": 9999}):
+        page = record_page(LOG, question(**changed))
+        assert page == LogPage(7, None, (), ())
+    reversed_times = question(RecordFilter(times=(9, 3), sequence=(9, 3)))
+    assert sent(reversed_times) == []
