@@ -254,7 +254,9 @@ def test_one_page_scans_a_bounded_number_of_batches(contents: bool, make_log: Ma
     limit = CONTENT_PAGE.scanned_entries_max
     log = make_log([replace(batch(), id=bytes(ID_BYTES))] * (limit + 1))
     page = log_page(log, request(bits=8, prefix=255, contents=contents))
-    assert page == LogPage(1, limit, (), ())
+    # The index of a stored log excludes entries without reading them, 64 at the cost of one.
+    following = limit if isinstance(log, MemoryLog) else None
+    assert page == LogPage(1, following, (), ())
 
 
 def test_listing_of_large_batches_is_read_in_steps(make_log: MakeLog) -> None:
