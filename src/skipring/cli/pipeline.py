@@ -58,7 +58,9 @@ def init(directory: Path, topics: str, telemetry: bool) -> None:
 @access_options
 @option("--once", "Read the stored publications, then exit.", is_flag=True)
 @option("--metrics", "Serve metrics for Prometheus on loopback.", "HOST:PORT")
-@option("--ui/--no-ui", "Serve Spark's page on loopback.  [default: not with --once]", default=None)
+@option(
+    "--ui/--no-ui", "Serve Spark's page.  [default: on loopback, not with --once]", default=None
+)
 @spark_options
 @json_option("Print a line of JSON for each batch.")
 def run(
@@ -83,7 +85,7 @@ def run(
     access.credentials()  # fail now instead of in Spark's workers
     project = read_project(directory)
     plan = rooted(PipelineRun(project=project, access=_absolute(access), is_once=once))
-    shows_ui = not once if ui is None else ui
+    shows_ui = ui if ui is not None else not once and _is_local(spark)
     conf = {**CONF, **(UI if shows_ui else {}), **project.settings.spark, **spark.conf}
     ending = _Ending()
     with (
@@ -98,6 +100,13 @@ def run(
         rows = ", ".join(f"{name} {count:,}" for name, count in totals.items())
         click.echo(f"new rows in {project.lake}: {rows or 'none'}")
     return ending.status
+
+
+def _is_local(spark: SparkChoice) -> bool:
+    """Return True if Spark's page is on loopback, because no other machine takes part."""
+    from skipring.spark.session.builder import chosen_master, is_on_this_machine
+
+    return is_on_this_machine(spark.master or chosen_master(spark.conf, {}))
 
 
 def _absolute(access: Access) -> Access:

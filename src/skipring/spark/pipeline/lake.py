@@ -14,12 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
+from io import BytesIO
 from itertools import chain, count
 from typing import Final
 
+import pyarrow.parquet as pq
 from msgspec import Struct, json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from skipring.spark.pipeline.lake_files import LakeFiles
 from skipring.spark.pipeline.times import NO_DATE, Span, Times, micros
@@ -91,9 +94,13 @@ class Lake:
 
     def make_table(self, table: LakeTable) -> None:
         """Create a table, or update its columns."""
-        none = self.spark.createDataFrame([], table.columns)
-        with self.commit() as commit:
-            commit.write_file(table.name, none, EMPTY)
+        schema = to_arrow_schema(
+            self.spark.createDataFrame([], table.columns).schema, timezone="UTC"
+        )
+        content = BytesIO()
+        pq.write_table(schema.empty_table(), content)
+        self.files.make_directory(f"{table.name}/{TIMELESS}")
+        self.files.write(f"{table.name}/{EMPTY}", content.getvalue())
 
     def drop(self, table: str) -> None:
         """Remove a table."""
@@ -271,12 +278,6 @@ class LakeCommit:
                 self.parts.append(
                     (table.name, day, LakePart(path=path, size=entry.size, span=span))
                 )
-
-    def write_file(self, table: str, rows: DataFrame, path: str) -> None:
-        """Add rows as one file."""
-        staged = self._stage(rows.coalesce(1))
-        (entry,) = self._lake.files.list(staged)
-        self._moves.append((f"{staged}/{entry.name}", f"{table}/{path}"))
 
     def write_buckets(self, table: str, rows: DataFrame, bucket: str, old: Iterable[str]) -> None:
         """Replace the files of a table by one file for each date and bucket of the rows."""

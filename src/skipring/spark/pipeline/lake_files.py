@@ -101,7 +101,8 @@ class LakeFiles:
 
     def write(self, path: str, content: bytes) -> None:
         """Replace a small file, so that a reader finds the old or the new content."""
-        new = f"{path}.new"
+        directory, _, name = path.rpartition("/")
+        new = f"{directory}/_{name}.new" if directory else f"_{name}.new"  # no reader uses it
         with self._translated(path):
             stream = self._fs.create(self._path(new), True)
             try:
