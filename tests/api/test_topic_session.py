@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from skipring.api import topic_session as topic_session_module
 from skipring.api.subscription import Subscription
 from skipring.api.topic_session import HealthState, SyncTracker, TopicSession
 from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch
@@ -20,6 +21,7 @@ from skipring.core.peers import NodeId
 from skipring.core.replication import Replication
 from skipring.core.subscriber import Subscriber
 from skipring.errors import CursorError
+from skipring.net.event_loop import Timer
 from skipring.storage.store import LogStore
 from skipring.testing import Cluster
 from tests.support.connections import DEADLINE_S, read_payloads, to
@@ -68,6 +70,25 @@ async def test_history_ends_when_every_neighbour_has_confirmed(
         topic.on_confirmed(PeerInSync("b", b"root"))
         topic.reader.on_deliver(Deliver((batch,), (old,), 3, 4, Origin.REPAIR, hops=0))
         assert topic.reader.offset == 3  # not skipped
+
+
+async def test_subscription_in_sync_has_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    running: set[Timer] = set()
+
+    class WatchedTimer(Timer):
+        def start(self, period_s: float | None = None) -> None:
+            super().start(period_s)
+            running.add(self)
+
+        def stop(self) -> None:
+            super().stop()
+            running.discard(self)
+
+    monkeypatch.setattr(topic_session_module, "Timer", WatchedTimer)
+    async with Cluster(n=2) as cluster, to(cluster) as node, node.subscribe("t") as topic:
+        assert len(running) == 1
+        await topic.synced(DEADLINE_S)
+        await cluster.until(lambda: not running)
 
 
 async def test_datetime_start_reads_publications_since_then() -> None:

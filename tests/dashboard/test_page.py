@@ -133,6 +133,18 @@ def test_page_layout_is_stable_while_it_fills(browser: Browser, calm: Stage) -> 
         assert before == {part: reader.page.locator(f"#{part}").bounding_box() for part in parts}
 
 
+def test_members_that_lack_publications_are_not_shown_as_healthy(
+    browser: Browser, calm: Stage
+) -> None:
+    with imagining(browser, calm.dashboard.url) as reader:
+        scene, verdict = scene_of(N), reader.page.locator("#verdict")
+        tell(reader, "scene", scene)
+        expect(verdict).to_have_attribute("data-state", "healthy")
+        tell(reader, "scene", scene | {"number": 2, "wrong": scene["wrong"] | {"PUB": 2}})
+        expect(verdict).to_have_text("out of sync: 2 members")
+        expect(verdict).to_have_attribute("data-state", "syncing")
+
+
 def test_lost_connection_is_reported_until_it_returns(browser: Browser, calm: Stage) -> None:
     with whole(browser, calm) as reader:
         page = reader.page

@@ -24,6 +24,8 @@ from tests.support.source_tree import ROOT
 COUNTS = ROOT / "tests" / "house" / "word_counts.toml"
 PLACES = ("src/skipring", "src/pyspark_skipring", "tests", "docs", "tools", "examples", "scenarios")
 
+TEXTS = (".md", ".txt", ".toml", ".yaml", ".yml", ".service", ".js", ".css", ".html", ".c", ".ipynb")
+
 NAMED = "name the node, the supervisor or the caller"
 SUGGESTIONS = {
     "whoever": NAMED,
@@ -113,7 +115,7 @@ def directory_of(path: Path) -> str:
 @cache
 def tree_hits() -> dict[Path, list[Hit]]:
     """Return the hits of all files with prose."""
-    files = [*ROOT.glob("*.md"), *(each for top in PLACES for each in (ROOT / top).rglob("*.*"))]
+    files = [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *(each for top in PLACES for each in (ROOT / top).rglob("*.*"))]
     found = {}
     for path in sorted(files):
         if path.suffix == ".py":
@@ -121,7 +123,7 @@ def tree_hits() -> dict[Path, list[Hit]]:
             is_product = ROOT / "src" in path.parents
             if is_product or LISTED.search(text.replace("_", " ")):  # parsing takes long
                 found[path] = list(python_hits(text, all_strings=is_product))
-        elif path.suffix == ".md":
+        elif path.suffix in TEXTS:
             found[path] = list(hits_in(path.read_text(encoding="utf-8")))
     return found
 

@@ -179,12 +179,13 @@ class FailingDisk:
         self.before: Callable[[], None] = lambda: None
         writes = os.pwrite
 
-        def pwrite(file: int, data: bytes, position: int) -> int:
+        def write_halves(file: int, parts: list[bytes], position: int) -> int:
+            data = b"".join(parts)
             half = writes(file, data[: len(data) // 2], position)
             self.step()
             return half + writes(file, data[half:], position + half)
 
-        monkeypatch.setattr(os, "pwrite", pwrite)
+        monkeypatch.setattr(os, "pwritev", write_halves)
         for owner, name in (
             (os, "fsync"),
             (os, "ftruncate"),
@@ -202,7 +203,7 @@ class FailingDisk:
 
         return wrapper
 
-    def step(self, name: str = "pwrite") -> None:
+    def step(self, name: str = "pwritev") -> None:
         self.before()
         self.calls += 1
         if self.calls - 1 == self.fail_at or name == self.refused:

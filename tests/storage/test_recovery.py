@@ -192,11 +192,11 @@ def test_footer_that_cannot_be_rebuilt_does_not_prevent_a_start(
     first = segments(path)[0]
     first.write_bytes(first.read_bytes()[:-1])
 
-    def full(file: int, data: bytes, position: int) -> int:
+    def full(file: int, parts: list[bytes], position: int) -> int:
         raise OSError(ENOSPC, "no room")
 
     with monkeypatch.context() as context:
-        context.setattr(os, "pwrite", full)
+        context.setattr(os, "pwritev", full)
         assert state(tmp_path) == before
     assert state(tmp_path) == before
 

@@ -145,13 +145,15 @@ def test_index_is_extended_by_the_entries_after_it(path: Path) -> None:
         assert getattr(first, name) == getattr(whole, name)
 
 
-@pytest.mark.parametrize("step", [1, 7, 1000])
+@pytest.mark.parametrize(("step", "scale"), [(1, 1), (7, 1), (1000, 1), (10_000, 100)])
 def test_partial_writes_are_continued(
-    path: Path, files: FileCache, monkeypatch: pytest.MonkeyPatch, step: int
+    path: Path, files: FileCache, monkeypatch: pytest.MonkeyPatch, step: int, scale: int
 ) -> None:
-    pwrite = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda file, data, at: pwrite(file, data[:step], at))
-    pieces = [bytes([number]) * number for number in range(60)]
+    def write_some(file: int, parts: list[bytes], at: int) -> int:
+        return os.pwrite(file, b"".join(parts)[:step], at)
+
+    monkeypatch.setattr(os, "pwritev", write_some)
+    pieces = [bytes([number]) * number * scale for number in range(60)]
     write_pieces(files.get(path, os.O_CREAT), pieces, 5)
     assert path.read_bytes() == bytes(5) + b"".join(pieces)
 

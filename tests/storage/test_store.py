@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -211,7 +212,7 @@ def test_waiting_bytes_are_those_that_are_not_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path) as store:
-        assert (store.waiting_bytes, store.last_sync_s) == (0, 0.0)
+        assert (store.waiting_bytes, store.longest_wait_s) == (0, math.inf)
         some = {topic: batch(0, topic=topic, size=500) for topic in ("a", "b")}
         for topic, each in some.items():
             store.log(topic).append(each)
@@ -244,12 +245,44 @@ def test_segment_to_be_sealed_counts_as_waiting(tmp_path: Path) -> None:
         assert set(seen) == {(False, False), (True, True)}
 
 
-def test_last_sync_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(100))
-    monkeypatch.setattr(store_module, "monotonic", lambda: float(next(clock)))
+@pytest.mark.parametrize("slow", [0, 1])
+def test_longest_wait_of_a_commit_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int
+) -> None:
+    now_s, syncs = 0.0, 0
+
+    def sync(file: int) -> None:
+        nonlocal now_s, syncs
+        now_s += 5.0 if syncs % 2 == slow else 0.5
+        syncs += 1
+
+    with opened(tmp_path) as store:
+        monkeypatch.setattr(store_module, "monotonic", lambda: now_s)
+        monkeypatch.setattr(topic_log, "sync_data", sync)
+        for topic in ("a", "b"):
+            store.log(topic).append(batch(0, topic=topic))
+        store.commit()
+        assert (syncs, store.longest_wait_s) == (2, 5.0)
+        store.commit()  # nothing to write
+        assert store.longest_wait_s == 5.0
+
+
+def test_wait_for_the_disk_includes_the_quarantine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+
+    def sync(file: int) -> None:
+        nonlocal now_s
+        now_s += 5.0
+
     with opened(tmp_path) as store:
         write(store, 1)
-        assert store.last_sync_s == 1.0
+        monkeypatch.setattr(store_module, "monotonic", lambda: now_s)
+        monkeypatch.setattr(os, "fsync", sync)
+        store.log(NEWS).discard(0)
+        store.commit()
+        assert store.longest_wait_s >= 5.0
 
 
 def test_lost_records_are_described(tmp_path: Path) -> None:

@@ -567,11 +567,11 @@ def test_full_disk_is_reported_and_retried(tmp_path: Path, monkeypatch: pytest.M
         with monkeypatch.context() as context:
             writes = os.pwrite
 
-            def full(file: int, data: bytes, position: int) -> int:
-                writes(file, data[:100], position)
+            def full(file: int, parts: list[bytes], position: int) -> int:
+                writes(file, b"".join(parts)[:100], position)
                 raise OSError(ENOSPC, "no room")
 
-            context.setattr(os, "pwrite", full)
+            context.setattr(os, "pwritev", full)
             for _ in range(4):
                 with pytest.raises(StoreFullError, match="disk is full"):
                     store.commit()
@@ -591,12 +591,12 @@ def test_everything_written_is_synced_before_the_commit_returns(
     def name_of(file: int) -> Path:
         return Path(f"/proc/self/fd/{file}").readlink()
 
-    def pwrite(file: int, data: bytes, position: int) -> int:
-        is_footer = footer_bytes(bytes(data[-TRAILER_BYTES:])) > 0  # it can be rebuilt
+    def pwritev(file: int, parts: list[bytes], position: int) -> int:
+        is_footer = footer_bytes(parts[-1][-TRAILER_BYTES:]) > 0  # it can be rebuilt
         if name_of(file).suffix == ".log" and not is_footer:
             dirty.add(name_of(file))
             dirty.update([name_of(file).parent] if position == 0 else [])  # a new file
-        return writes(file, data, position)
+        return writes(file, parts, position)
 
     def synced(call: Callable[[int], None]) -> Callable[[int], None]:
         def wrapper(file: int) -> None:
@@ -605,8 +605,8 @@ def test_everything_written_is_synced_before_the_commit_returns(
 
         return wrapper
 
-    writes = os.pwrite
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    writes = os.pwritev
+    monkeypatch.setattr(os, "pwritev", pwritev)
     monkeypatch.setattr(os, "fsync", synced(os.fsync))
     monkeypatch.setattr(topic_log, "sync_data", synced(topic_log.sync_data))
     with opened(tmp_path) as store:

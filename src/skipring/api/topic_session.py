@@ -83,6 +83,7 @@ class TopicSession:
         self._has_been_opened = False
         tick_s = session.settings.tick_s
         self._sync = SyncTracker(self._neighbours, self._confirmed, self._ask_neighbours, tick_s)
+        # Until the history ends: a node may become alone, and then no neighbour confirms.
         self._ticker = Timer(self._end_history_in_sync, tick_s, Random())
         if session.is_connected:  # otherwise ``open`` fails
             self._check_start()
@@ -195,6 +196,7 @@ class TopicSession:
     def _end_history_in_sync(self) -> None:
         if self._sync.are_complete:
             self.reader.end_history()
+            self._ticker.stop()
 
     async def synced(self, timeout_s: float) -> None:
         """Wait until every ring neighbour has confirmed that it is in sync.

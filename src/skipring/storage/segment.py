@@ -29,7 +29,8 @@ from skipring.storage.segment_format import (
 SUFFIX: Final = ".log"
 CHUNK_BYTES: Final = 4 << 20  # Guess: one read of a scan; half of it has room for any entry.
 _BLOCK_BYTES: Final = 1 << 16  # Guess: a disk error makes one block unreadable.
-_PIECES: Final = 1024  # Guess: joined for one write; most are short.
+_PIECES: Final = 1024  # Limit of one write.
+_MEAN_BYTES: Final = 1024  # Measured: below this mean size, joining the pieces costs less.
 
 
 class FileCache:
@@ -83,12 +84,17 @@ class FileCache:
 
 
 def write_pieces(file: int, pieces: list[bytes], position: int) -> None:
-    """Write all pieces at a position; continue after a partial write."""
+    """Write all pieces at a position, long ones without a copy; continue after a partial write."""
     for begin in range(0, len(pieces), _PIECES):
-        rest = memoryview(b"".join(pieces[begin : begin + _PIECES]))
-        while rest:
-            written = os.pwrite(file, rest, position)
-            rest, position = rest[written:], position + written
+        part = pieces[begin : begin + _PIECES]
+        size = sum(map(len, part))
+        if size < _MEAN_BYTES * len(part):
+            part = [b"".join(part)]
+        while size:
+            written = os.pwritev(file, part, position)
+            size, position = size - written, position + written
+            if size:
+                part = [b"".join(part)[written:]]
 
 
 def raise_newest(newest: dict[SequenceId, int], batch: RecordBatch) -> None:

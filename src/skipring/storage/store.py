@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 from threading import Lock as ThreadLock
 from time import monotonic
@@ -34,7 +36,8 @@ class LogStore:
     """
 
     def __init__(self, directory: Path, segment_bytes_max: int) -> None:
-        self.last_sync_s = 0.0  # duration of the last sync
+        # Longest wait for the disk in the last commit; unknown before the first one.
+        self.longest_wait_s = inf
         self._path = directory / TOPICS
         self._segment_bytes_max = segment_bytes_max
         self._committing = ThreadLock()
@@ -142,6 +145,8 @@ class LogStore:
         """
         with self._committing, translate_os_errors(self._path):
             waiting = [(log, log.end) for log in list(self._changed.values())]
+            if waiting:
+                self.longest_wait_s = 0.0
             for begin in range(0, len(waiting), FILES_MAX):
                 group = waiting[begin : begin + FILES_MAX]
                 while group:  # a log may fill several segments
@@ -153,14 +158,19 @@ class LogStore:
         waiting = list(logs)
         try:
             for log in logs:
-                log.write()
+                self._measure(log.write)
             for log in logs:
-                begun_s = monotonic()
-                log.sync()
-                self.last_sync_s = monotonic() - begun_s
+                self._measure(log.sync)
                 log.confirm()
                 waiting.remove(log)
         except BaseException:
             for log in waiting:
                 log.abort()
             raise
+
+    def _measure(self, step: Callable[[], None]) -> None:
+        begun_s = monotonic()
+        try:
+            step()
+        finally:
+            self.longest_wait_s = max(self.longest_wait_s, monotonic() - begun_s)

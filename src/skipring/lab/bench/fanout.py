@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from skipring.core.limits import PAYLOAD_BYTES_MAX
 from skipring.errors import SkipringError
 from skipring.lab.bench.harness import (
     Job,
@@ -111,6 +112,8 @@ JOBS: Final[Mapping[str, Job]] = {
     "size-1024": Job(replace(_RUN, size=1024), _WITH_TOPICS),
     # Limit: 8 MiB of payloads; each member stores them.
     "size-16384": Job(replace(_RUN, size=16_384, count=512), _WITH_TOPICS),
+    # Limit: 32 MiB of payloads, of the largest size.
+    "size-524288": Job(BenchRun(n=16, size=PAYLOAD_BYTES_MAX, count=64), _WITH_TOPICS),
     "topics-1": Job(BenchRun(n=4), _WITH_TOPICS),
     "topics-16": Job(BenchRun(n=4, topics=16), _WITH_TOPICS),
     "topics-128": Job(BenchRun(n=4, topics=128), _WITH_TOPICS),

@@ -29,9 +29,13 @@ export const latency = (milliseconds) =>
 
 const total = (wrong) => Object.values(wrong).reduce((sum, each) => sum + each, 0);
 
-/** Health of a scene: "healthy" or "degraded: 12 faults". */
+/** State of a scene: "healthy", "syncing" while only publications are missing, or "degraded". */
+export const stateOf = ({ legitimate, wrong }) =>
+  legitimate ? (wrong.PUB ? "syncing" : "healthy") : "degraded";
+
+/** Health of a scene: "healthy", "out of sync: 2 members" or "degraded: 12 faults". */
 export function verdictOf({ legitimate, members, wrong }) {
-  if (legitimate) return "healthy";
+  if (legitimate) return wrong.PUB ? `out of sync: ${counted(wrong.PUB, "member")}` : "healthy";
   return members === 0 ? "no members" : `degraded: ${counted(total(wrong), "fault")}`;
 }
 

@@ -1,7 +1,7 @@
 /** Health of the newest scene, and the duration of the last repair. */
 
 import { byId, setAttribute, setText } from "./dom.js";
-import { count, counted, seconds, verdictOf } from "./format.js";
+import { count, counted, seconds, stateOf, verdictOf } from "./format.js";
 
 export class Verdict {
   constructor() {
@@ -22,7 +22,7 @@ export class Verdict {
   show(scene) {
     const verdict = byId("verdict");
     setText(verdict, verdictOf(scene));
-    setAttribute(verdict, "data-state", scene.legitimate ? "healthy" : "degraded");
+    setAttribute(verdict, "data-state", stateOf(scene));
     setText(byId("figures"), figures(scene));
     document.title = `${scene.topic}: ${verdictOf(scene)}`;
     this.#follow(scene);
