@@ -24,7 +24,19 @@ from tests.support.source_tree import ROOT
 COUNTS = ROOT / "tests" / "house" / "word_counts.toml"
 PLACES = ("src/skipring", "src/pyspark_skipring", "tests", "docs", "tools", "examples", "scenarios")
 
-TEXTS = (".md", ".txt", ".toml", ".yaml", ".yml", ".service", ".js", ".css", ".html", ".c", ".ipynb")
+TEXTS = (
+    ".md",
+    ".txt",
+    ".toml",
+    ".yaml",
+    ".yml",
+    ".service",
+    ".js",
+    ".css",
+    ".html",
+    ".c",
+    ".ipynb",
+)
 
 NAMED = "name the node, the supervisor or the caller"
 SUGGESTIONS = {
@@ -115,7 +127,11 @@ def directory_of(path: Path) -> str:
 @cache
 def tree_hits() -> dict[Path, list[Hit]]:
     """Return the hits of all files with prose."""
-    files = [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *(each for top in PLACES for each in (ROOT / top).rglob("*.*"))]
+    files = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("*.toml"),
+        *(each for top in PLACES for each in (ROOT / top).rglob("*.*")),
+    ]
     found = {}
     for path in sorted(files):
         if path.suffix == ".py":
