@@ -92,7 +92,7 @@ def read_figures(spark: SparkSession, lake: Lake, project: Project) -> ReportFig
 
 
 def _table(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
-    return spark.read.option("mergeSchema", "true").parquet(lake.files.uri(name))
+    return spark.read.parquet(lake.files.uri(name))
 
 
 def _balance(bronze: DataFrame, silver: DataFrame, bad: DataFrame) -> DataFrame:
