@@ -243,6 +243,18 @@ def spark(rows: int, runs: int, repeats: int, as_json: bool) -> None:
 
 
 @bench.command()
+@option("--batches", "Micro-batches of 500 rows in the old lake.", type=SIZE, default=720)
+@_repeats(20)
+@json_option()
+def pipeline(batches: int, repeats: int, as_json: bool) -> None:
+    """Measure micro-batches of 500 rows on a new lake and on an old one, and a report."""
+    require_extra("spark")
+    from skipring.lab.bench.pipeline import measure
+
+    _print_rows(measure(batches, repeats=repeats), as_json=as_json)
+
+
+@bench.command()
 @_sizes_option("Numbers of subscribers.", "64,256")
 @option("--size", "Bytes of a payload.  [default: that of the job]", type=_PAYLOAD)
 @option("--count", "Publications of a run.  [default: some seconds of load]", type=SIZE)

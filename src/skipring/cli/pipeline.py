@@ -1,154 +1,143 @@
-"""``skipring pipeline``: write topics to a lake of Parquet tables, and report on it."""
+"""``skipring pipeline``: a project of files that follows topics into a lake of tables."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
+from msgspec.structs import replace
 
 from skipring.cli.options import (
     DIRECTORY,
     FILE,
-    Duration,
     Exit,
     SparkChoice,
     access_options,
     json_option,
     option,
+    require_extra,
     spark_options,
 )
 
 if TYPE_CHECKING:
     from skipring.net.access import Access
-    from skipring.spark.pipeline.runner import PipelinePlan, Tell
+    from skipring.spark.pipeline.progress import PipelineProgress, Report
+    from skipring.spark.pipeline.project import Project
 
-STARTS: Final = ("earliest", "latest")
-FORMATS: Final = ("auto", "json", "text", "binary")
-TRIGGER_S: Final = 5.0  # Guess: fresh enough for a reader, and not too many small files.
-WINDOW_MAX_S: Final = 86_400  # a day, by which gold is partitioned
+UI: Final = {"spark.ui.enabled": "true", "spark.ui.port": "0"}
+PROJECT: Final = click.argument("directory", type=DIRECTORY)
 
 
 @click.group()
 def pipeline() -> None:
-    """Follow topics with Spark into a lake of tables."""
+    """Follow topics with Spark into a lake of tables, as a project of files."""
 
 
 @pipeline.command()
+@PROJECT
+@option("--topics", "Topics to follow.  [default: orders]", "T[,...]", default="orders")
+@option("--telemetry", "Record how publications arrive at the nodes.", is_flag=True)
+def init(directory: Path, topics: str, telemetry: bool) -> None:
+    """Write a small project to DIRECTORY: settings, schema and gold tables."""
+    require_extra("spark")
+    from skipring.spark.options import ReadOptions
+    from skipring.spark.pipeline.project import write_template
+
+    read = ReadOptions.parse({"subscribe": topics, "supervisor": "127.0.0.1:1"}, is_stream=True)
+    for name in write_template("telemetry" if telemetry else "orders", directory, read.topics):
+        click.echo(f"{directory / name}")
+
+
+@pipeline.command()
+@PROJECT
 @access_options
-@option("--subscribe", "Topics to follow.", "T[,...]", required=True)
-@option("--lake", "Directory of the tables.", type=DIRECTORY, required=True)
-@option("--trigger", "Time between two batches.  [default: 5s]", "TIME", type=Duration(0.1, 86_400))
-@option("--available-now", "Read the stored publications, then exit.", is_flag=True)
-@option("--starting", "Start of a new lake.", type=click.Choice(STARTS), default="earliest")
+@option("--once", "Read the stored publications, then exit.", is_flag=True)
+@option("--metrics", "Serve metrics for Prometheus on loopback.", "HOST:PORT")
 @option(
-    "--format",
-    "Format of payloads; rows of other formats are rejected.  [default: auto]",
-    into="values",
-    type=click.Choice(FORMATS),
-)
-@option("--window", "Windows of gold.  [default: 1m]", "TIME", type=Duration(1, WINDOW_MAX_S))
-@option(
-    "--max-offsets",
-    "Maximum publications per batch.  [default: 100000]",
-    type=click.IntRange(1, 10_000_000),
-)
-@option(
-    "--fail-on-data-loss/--no-fail-on-data-loss",
-    "Fail if the store of the source is lost.",
-    default=True,
+    "--ui/--no-ui", "Serve Spark's page.  [default: on loopback, not with --once]", default=None
 )
 @spark_options
 @json_option("Print a line of JSON for each batch.")
-def run(spark: SparkChoice, as_json: bool, **options: Any) -> int:  # noqa: ANN401
-    """Follow topics into bronze, silver and gold tables below a directory.
+def run(
+    directory: Path,
+    *,
+    access: Access,
+    once: bool,
+    metrics: str | None,
+    ui: bool | None,
+    spark: SparkChoice,
+    as_json: bool,
+) -> int:
+    """Follow the topics of the project in DIRECTORY.
 
     Exit status: 0 done or asked to end, 1 failed, 2 bad input, 4 no supervisor or member answers,
     130 interrupted.
     """
     from skipring.spark import session
-    from skipring.spark.pipeline.runner import make_place, rooted, run_pipeline
+    from skipring.spark.pipeline.project import read_project
+    from skipring.spark.pipeline.runner import CONF, PipelineRun, rooted, run_pipeline
 
-    plan = rooted(_plan(**options))  # before Spark starts, which takes seconds
-    make_place(plan.lake)
+    access.credentials()  # fail now instead of in Spark's workers
+    project = read_project(directory)
+    plan = rooted(PipelineRun(project=project, access=_absolute(access), is_once=once))
+    shows_ui = ui if ui is not None else not once and _is_local(spark)
+    conf = {**CONF, **(UI if shows_ui else {}), **project.settings.spark, **spark.conf}
     ending = _Ending()
     with (
-        _shown(plan, as_json=as_json) as report_progress,
-        session.opened(master=spark.master, conf=spark.conf, app="skipring pipeline") as started,
+        _shown(project, metrics, as_json=as_json) as report,
+        session.opened(master=spark.master, conf=conf, app="skipring pipeline") as started,
         ending.on_signals(),
     ):
-        totals = run_pipeline(started, plan, report_progress, ending.is_due)
+        if shows_ui and (page := started.sparkContext.uiWebUrl) is not None:
+            click.echo(f"Spark's page: {page}", err=True)
+        totals = run_pipeline(started, plan, report, ending.is_due)
     if not as_json:
         rows = ", ".join(f"{name} {count:,}" for name, count in totals.items())
-        click.echo(f"rows in {plan.lake}: {rows}")
+        click.echo(f"new rows in {project.lake}: {rows or 'none'}")
     return ending.status
 
 
-def _plan(
-    *,
-    access: Access,
-    subscribe: str,
-    lake: Path,
-    trigger: float | None,
-    available_now: bool,
-    starting: str,
-    values: str | None,
-    window: float | None,
-    max_offsets: int | None,
-    fail_on_data_loss: bool,
-) -> PipelinePlan:
-    """Check the options and return them as a plan; write nothing."""
-    from skipring.spark.options import ReadOptions
-    from skipring.spark.pipeline.manifest import RequestedConfig, agreed
-    from skipring.spark.pipeline.runner import OFFSETS_MAX, PipelinePlan
-    from skipring.spark.pipeline.silver import PayloadFormat
+def _is_local(spark: SparkChoice) -> bool:
+    """Return True if Spark's page is on loopback, because no other machine takes part."""
+    from skipring.spark.session.builder import chosen_master, is_on_this_machine
 
-    if available_now and trigger is not None:
-        raise click.UsageError("give --trigger or --available-now, not both")
-    if window is not None and window != int(window):
-        raise click.BadParameter("a window is a whole number of seconds", param_hint="--window")
-    read = ReadOptions.parse(_source_options(access) | {"subscribe": subscribe}, is_stream=True)
-    wish = RequestedConfig(
-        supervisors=access.supervisors,
-        topics=read.topics,
-        values=None if values is None else PayloadFormat(values),
-        window_s=None if window is None else int(window),
-    )
-    return PipelinePlan(
-        access=read.access,
-        lake=lake.resolve(),
-        about=agreed(lake.resolve(), wish),
-        starting=starting,
-        trigger_s=None if available_now else trigger or TRIGGER_S,
-        offsets_max=max_offsets or OFFSETS_MAX,
-        fails_on_data_loss=fail_on_data_loss,
-    )
+    return is_on_this_machine(spark.master or chosen_master(spark.conf, {}))
 
 
-def _source_options(access: Access) -> dict[str, str]:
-    """Return the options of the Spark data source that connect to a ring."""
-    access.credentials()  # fail now instead of in Spark's workers
+def _absolute(access: Access) -> Access:
+    """Return an access whose files Spark's workers find from other directories."""
     files = {name: getattr(access, name) for name in ("ca", "cert", "key")}
-    given = {name: str(Path(file).resolve()) for name, file in files.items() if file is not None}
-    return given | {"supervisor": ",".join(access.supervisors)}
+    return replace(
+        access, **{name: str(Path(it).resolve()) for name, it in files.items() if it is not None}
+    )
 
 
 @contextmanager
-def _shown(plan: PipelinePlan, *, as_json: bool) -> Iterator[Tell]:
-    """Yield a function that shows progress: as JSON, or as a display."""
+def _shown(project: Project, metrics: str | None, *, as_json: bool) -> Iterator[Report]:
+    """Yield a function that shows progress as JSON or as a display, and in the metrics."""
     from rich.console import Console
 
-    from skipring.spark.pipeline import runner
+    from skipring.spark.pipeline import progress
 
-    if as_json:
-        yield lambda it: click.echo(runner.as_json(it))
-        return
-    with runner.shown(Console(), plan.about) as tell:
-        yield tell
+    exported = progress.PipelineMetrics()
+    topics = ", ".join(project.settings.topics)
+    with ExitStack() as stack:
+        stack.enter_context(exported.served(metrics))
+        display = None if as_json else stack.enter_context(progress.shown(Console(), topics))
+
+        def report(given: PipelineProgress) -> None:
+            exported.record(given)
+            if display is None:
+                click.echo(progress.as_json(given))
+            else:
+                display(given)
+
+        yield report
 
 
 class _Ending:
@@ -177,18 +166,35 @@ class _Ending:
 
 
 @pipeline.command()
-@click.argument("lake", type=DIRECTORY)
-@option("--out", "Page to write.  [default: LAKE/report.html]", type=FILE)
+@PROJECT
+@option("--out", "Page to write.  [default: DIRECTORY/report.html]", type=FILE)
 @spark_options
-def report(lake: Path, out: Path | None, spark: SparkChoice) -> None:
-    """Write a page about LAKE: rates, latencies, hops, repairs, rejected rows."""
+def report(directory: Path, out: Path | None, spark: SparkChoice) -> None:
+    """Write a page about the lake of the project: rows, rates, quarantine, gold tables."""
     from skipring.spark import session
-    from skipring.spark.pipeline.manifest import read_manifest
-    from skipring.spark.pipeline.report import write_report
+    from skipring.spark.pipeline.project import read_project
+    from skipring.spark.pipeline.report import CONF, write_report
 
-    about = read_manifest(lake)
-    page = out if out is not None else lake / "report.html"
-    app = "skipring pipeline report"
-    with session.opened(master=spark.master, conf=spark.conf, app=app) as started:
-        write_report(started, lake, about, page)
+    project = read_project(directory)
+    page = out if out is not None else directory / "report.html"
+    conf = {**CONF, **project.settings.spark, **spark.conf}
+    with session.opened(master=spark.master, conf=conf, app="skipring pipeline report") as started:
+        write_report(started, project, page)
     click.echo(str(page))
+
+
+@pipeline.command()
+@PROJECT
+@spark_options
+def optimize(directory: Path, spark: SparkChoice) -> None:
+    """Merge the small files of the lake of a project, and remove expired dates."""
+    from skipring.spark import session
+    from skipring.spark.pipeline.project import read_project
+    from skipring.spark.pipeline.runner import CONF, optimize_lake
+
+    project = read_project(directory)
+    conf = {**CONF, **project.settings.spark, **spark.conf}
+    app = "skipring pipeline optimize"
+    with session.opened(master=spark.master, conf=conf, app=app) as started:
+        merged, expired = optimize_lake(started, project)
+    click.echo(f"merged files: {merged:,}, removed dates: {len(expired):,}")

@@ -218,13 +218,22 @@ async def _refresh(screen: TopScreen, refresh_s: float, changed: asyncio.Event) 
     default="127.0.0.1:0",
 )
 @option("--chaos", "Show buttons that inject faults.", is_flag=True)
-def dashboard(access: Access, topic: str | None, listen: str, chaos: bool) -> None:
+@option(
+    "--pipeline",
+    "Metrics of a pipeline, to show its lag; may be repeated.",
+    "HOST:PORT",
+    into="pipelines",
+    multiple=True,
+)
+def dashboard(
+    access: Access, topic: str | None, listen: str, *, chaos: bool, pipelines: tuple[str, ...]
+) -> None:
     """Show live rings, repair and deliveries in a browser.
 
     Each printed address works once and admits the browser that opens it.
     """
     require_extra("dashboard")
-    from skipring.net.addresses import split_address
+    from skipring.net.addresses import parse_address, split_address
     from skipring.node.process import run
     from skipring.web.server import Dashboard
 
@@ -238,6 +247,7 @@ def dashboard(access: Access, topic: str | None, listen: str, chaos: bool) -> No
         access.credentials(),
         topic=topic,
         chaos=chaos,
+        pipelines=[parse_address(each, "pipeline") for each in pipelines],
         host=host,
         port=port,
         on_entered=announce_another,

@@ -36,6 +36,7 @@ from skipring.view.model import content_violations
 from skipring.view.overview import Observer
 from skipring.web.auth import Guarded, TokenAuth, refused
 from skipring.web.events import KEEP_ALIVE_S, Event, EventStream
+from skipring.web.pipelines import lags
 from skipring.wire.limits import check_topic
 from skipring.wire.rpc import Address, NodeStatus
 from skipring.world.adversaries import ADVERSARIES
@@ -97,11 +98,12 @@ _LOG: Final = logger("dashboard")
 
 
 class DashboardSettings(Struct, frozen=True, kw_only=True):
-    """Settings of a dashboard: supervisors, initial topic, and whether it may inject faults."""
+    """Settings of a dashboard: its sources, initial topic, and whether it may inject faults."""
 
     supervisors: tuple[Address, ...]
     topic: TopicId | None = None
     chaos: bool = False
+    pipelines: tuple[Address, ...] = ()  # metrics pages of pipelines
 
 
 class _Text(Struct, frozen=True):
@@ -131,6 +133,7 @@ class App:
             Route("/api/messages", self._messages),
             Route("/api/journey", self._journey),
             Route("/api/node", self._node),
+            Route("/api/pipelines", self._pipelines),
             Route("/api/publish", self._publish, methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
@@ -157,6 +160,7 @@ class App:
             "supervisors": settings.supervisors,
             "topic": settings.topic,
             "chaos": settings.chaos,
+            "pipelines": settings.pipelines,
             "layers": {str(layer): LAYERS[layer] for layer in REPAIRS},
         }
         if settings.chaos:
@@ -233,6 +237,9 @@ class App:
                 ],
             }
         )
+
+    async def _pipelines(self, _: Request) -> Response:
+        return _json(await lags(self._settings.pipelines))
 
     # -- actions of users ------------------------------------------------------------------------
 

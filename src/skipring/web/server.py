@@ -44,6 +44,7 @@ class Dashboard:
         *,
         topic: TopicId | None = None,
         chaos: bool = False,
+        pipelines: Sequence[Address] = (),
         host: str = LOOPBACK,
         port: int = 0,
         on_entered: Callable[[], None] = lambda: None,
@@ -56,7 +57,9 @@ class Dashboard:
         if topic is not None:
             require(check_topic, topic)
         self._observer = Observer(supervisors, credentials)
-        self._settings = DashboardSettings(supervisors=tuple(supervisors), topic=topic, chaos=chaos)
+        self._settings = DashboardSettings(
+            supervisors=tuple(supervisors), topic=topic, chaos=chaos, pipelines=tuple(pipelines)
+        )
         self._place = (host, port)
         self._gate = TokenAuth(on_entered)
         self._feed = EventStream(self._observer, topic)

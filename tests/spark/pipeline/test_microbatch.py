@@ -2,162 +2,191 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
-from skipring.spark.pipeline.lake import Name, Writer
-from skipring.spark.pipeline.microbatch import Figures, Steps
-from skipring.spark.pipeline.runner import prepare
-from skipring.spark.pipeline.silver import NOT_UTF8, PayloadFormat
-from tests.spark.pipeline.lakes import NOON, delivery, gold, id_of, ids, publication, read, rows
+from skipring.spark.pipeline.lake_files import LakeFiles
+from skipring.spark.pipeline.silver import NOT_JSON, NOT_UTF8
+from tests.spark.pipeline.lakes import (
+    NOON,
+    PIPELINE,
+    delivery,
+    files,
+    id_of,
+    ids,
+    microbatch,
+    publication,
+    read,
+    rows,
+    write_project,
+)
 
 pytestmark = pytest.mark.heavy
 
-WINDOW_S = 60
-MINUTE = timedelta(seconds=WINDOW_S)
-BAD = b"\xff\xfe"
-# Ann publishes 1 and 2 in the first minute, 3 in the second; Bob 4, which is bad; 5 has no time.
 PUBLICATIONS = [
-    publication(1, b'{"n": 1}', at_s=10),
-    publication(2, b"two", at_s=50),
-    publication(3, b"[3]", at_s=65),
-    publication(4, BAD, publisher="bob", at_s=30),
-    publication(5, None, at_s=None),
+    publication(1, b'{"item": "tea", "amount": 4}', at_s=10),
+    publication(2, b'{"item": "tea", "amount": 1.5}', at_s=50),
+    publication(3, b'{"item": "mate"}', at_s=65),
+    publication(4, b"\xff\xfe", publisher="bob", at_s=30),
+    publication(5, b'{"item": "mate", "amount": 2}', at_s=None),
+    publication(6, b'{"item": "tea", "amount": "free"}', at_s=70),
+    publication(7, b'{"item": "tea", "amount": -1}', at_s=70),
+    publication(8, b"[8]", at_s=70),
 ]
-DELIVERIES = [
-    delivery(1, "n1", at_s=10, hops=0, origin="own"),
-    delivery(1, "n2", at_s=10.01, hops=1),
-    delivery(1, "n3", at_s=10.02, hops=2),
-    delivery(1, "n3", at_s=99, hops=0, origin="repair"),  # reported again after a lost disk
-    delivery(2, "n2", at_s=50.03, hops=1),
-    delivery(2, "n3", at_s=54, hops=0, origin="repair"),
-    delivery(9, "n3", at_s=5),  # of a publication that arrives later
-]
-
-
-def figures_of(figures: Figures) -> dict[str, int]:
-    names = ("bronze", "deliveries", "silver", "rejected", "duplicates", "windows")
-    return {name: getattr(figures, name) for name in names}
+GOOD = (1, 2, 3, 5)
+TABLES = ("bronze", "silver", "quarantine", "items", "minutes")
 
 
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a lake after one micro-batch, which no test changes."""
-    prepare(spark)
-    lake = tmp_path_factory.mktemp("lake")
-    figures = Steps(lake, PayloadFormat.AUTO, WINDOW_S).take(
-        rows(spark, PUBLICATIONS, DELIVERIES), 0
-    )
-    assert figures_of(figures) == {
-        "bronze": 5,
-        "deliveries": 7,
-        "silver": 4,
-        "rejected": 1,
-        "duplicates": 0,
-        "windows": 3,
-    }
-    return lake
+def project(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a project whose lake has one micro-batch; no test changes it."""
+    directory = write_project(tmp_path_factory.mktemp("project"))
+    figures = microbatch(spark, directory).run(rows(spark, PUBLICATIONS), 0)
+    assert figures.rows == {"bronze": 8, "silver": 4, "quarantine": 4}
+    return directory
+
+
+@pytest.fixture
+def copy(project: Path, tmp_path: Path) -> Path:
+    return Path(copytree(project, tmp_path, dirs_exist_ok=True))
+
+
+def contents(directory: Path) -> dict[str, list[str]]:
+    return {name: sorted(map(repr, read(directory / "lake", name))) for name in TABLES}
+
+
+def orders(directory: Path) -> dict[Any, int]:
+    """Return the gold table ``minutes``, by minutes after noon."""
+    found = read(directory / "lake", "minutes")
+    keyed = {row["window_start"] and row["window_start"] - NOON: row["orders"] for row in found}
+    assert len(keyed) == len(found)
+    return keyed
 
 
 # -- the tables --------------------------------------------------------------------------------
 
 
-def test_bronze_has_unchanged_publications(lake: Path) -> None:
-    assert ids(lake, Name.BRONZE) == sorted(map(id_of, range(1, 6)))
-    (row,) = (row for row in read(lake, Name.BRONZE) if row["sequence"] == 4)
-    assert row["value"] == BAD
+def test_bronze_has_unchanged_publications(project: Path) -> None:
+    assert ids(project / "lake", "bronze") == sorted(map(id_of, range(1, 9)))
+    (row,) = (row for row in read(project / "lake", "bronze") if row["sequence"] == 4)
+    assert row["value"] == b"\xff\xfe"
     assert row["headers"] == [("source", b"test")]
 
 
-def test_silver_has_decoded_publications(lake: Path) -> None:
-    found = {row["sequence"]: row for row in read(lake, Name.SILVER)}
-    assert {number: row["kind"] for number, row in found.items()} == {
-        1: "json",
-        2: "text",
-        3: "json",
-        5: "none",
-    }
-    assert found[1]["value_text"] == '{"n": 1}'
-    assert found[1]["value_bytes"] == 8
-    assert found[1]["key_text"] == "k1"
-    assert found[1]["headers"] == [("source", "test")]
-    assert found[5]["value_text"] is None
+def test_silver_has_typed_publications(project: Path) -> None:
+    found = {row["sequence"]: row for row in read(project / "lake", "silver")}
+    assert set(found) == set(GOOD)
+    assert (found[2]["item"], found[2]["amount"], found[2]["net"]) == ("tea", 1.5, 0.75)
+    assert (found[3]["amount"], found[3]["key"]) == (None, "k3")
 
 
-def test_invalid_publication_is_only_in_rejected_with_the_reason(lake: Path) -> None:
-    (row,) = read(lake, Name.REJECTED)
-    assert (row["id"], row["value"], row["reason"]) == (id_of(4), BAD, NOT_UTF8)
-    assert id_of(4) not in ids(lake, Name.SILVER)
-
-
-def test_gold_has_the_figures_computed_by_hand(lake: Path) -> None:
-    found = gold(lake)
-    assert set(found) == {("ann", NOON), ("ann", NOON + MINUTE), ("bob", NOON), ("ann", None)}
-    # Latencies of 1 and 2 at n2 and n3: 10, 20, 30 and 4000 ms.
-    expected = {
-        "topic": "orders",
-        "window_end": NOON + MINUTE,
-        "publications": 2,
-        "rejected": 0,
-        "value_bytes": 11,
-        "publications_per_s": 2 / 60,
-        "bytes_per_s": 11 / 60,
-        "deliveries": 4,
-        "nodes": 2,
-        "latency_p50_ms": 25,
-        "latency_p95_ms": 30 + 0.85 * 3970,
-        "latency_p99_ms": 30 + 0.97 * 3970,
-        "latency_max_ms": 4000,
-        "hops_mean": 4 / 3,
-        "hops_max": 2,
-        "spread_share": 0.75,
-        "repair_share": 0.25,
-    }
-    first = found["ann", NOON]
-    assert {name: first[name] for name in expected} == {
-        name: pytest.approx(value) if isinstance(value, int | float) else value
-        for name, value in expected.items()
+def test_failed_publication_is_only_in_quarantine_with_the_reason(project: Path) -> None:
+    found = {row["sequence"]: row["reason"] for row in read(project / "lake", "quarantine")}
+    assert found == {
+        4: NOT_UTF8,
+        6: "the field amount is no double",
+        7: "amount is not negative",
+        8: NOT_JSON,
     }
 
 
-def test_gold_counts_rejected_publications_and_those_without_a_time(lake: Path) -> None:
-    found = gold(lake)
-    bob, timeless = found["bob", NOON], found["ann", None]
-    assert (bob["publications"], bob["rejected"], bob["value_bytes"]) == (1, 1, 2)
-    assert (bob["deliveries"], bob["latency_p50_ms"], bob["spread_share"]) == (0, None, None)
-    assert (timeless["publications"], timeless["publications_per_s"]) == (1, None)
-    assert sum(row["publications"] for row in found.values()) == len(PUBLICATIONS)
+def test_gold_has_the_result_of_the_sql(project: Path) -> None:
+    minute = timedelta(minutes=1)
+    assert orders(project) == {timedelta(0): 2, minute: 1, None: 1}
+    items = {(row["window_start"], row["item"]): row["amount"]
+             for row in read(project / "lake", "items")}  # fmt: skip
+    assert items == {(NOON, "tea"): 5.5, (NOON, "mate"): None, (None, "mate"): 2}
 
 
-# -- later batches ----------------------------------------------------------------------------
-
-
-def test_duplicate_and_late_rows_change_only_their_own_windows(
-    spark: SparkSession, lake: Path, tmp_path: Path
+def test_pandas_reads_every_table_and_a_table_without_rows(
+    spark: SparkSession, project: Path, tmp_path: Path
 ) -> None:
-    copytree(lake, tmp_path, dirs_exist_ok=True)
-    before = gold(tmp_path)
-    steps = Steps(tmp_path, PayloadFormat.AUTO, WINDOW_S)
-    new = publication(9, b"late", at_s=4)
+    empty = write_project(tmp_path / "empty")
+    microbatch(spark, empty)
+    for name in TABLES:
+        columns = list(pd.read_parquet(empty / "lake" / name).columns)
+        found = pd.read_parquet(project / "lake" / name)
+        assert len(found) == len(read(project / "lake", name))
+        assert list(found.columns) == columns
+        assert columns[-1] == "date"
+
+
+def test_duckdb_reads_every_table_and_a_table_without_rows(
+    spark: SparkSession, project: Path, tmp_path: Path
+) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    empty = write_project(tmp_path / "empty")
+    microbatch(spark, empty)
+    for directory in (project, empty):
+        for name in TABLES:
+            found = duckdb.sql(f"SELECT count(*) FROM '{directory}/lake/{name}/**/*.parquet'")
+            assert found.fetchall() == [(len(read(directory / "lake", name)),)]
+
+
+# -- later micro-batches -----------------------------------------------------------------------
+
+
+def test_duplicates_are_dropped_and_rows_are_appended_to_the_same_file(
+    spark: SparkSession, copy: Path
+) -> None:
+    before = files(copy / "lake", "silver")
+    new = publication(9, b'{"item": "tea", "amount": 7}', at_s=4)
     again = [PUBLICATIONS[0], PUBLICATIONS[3], PUBLICATIONS[4], new, new]
-    figures = steps.take(rows(spark, again), 1)
-    assert (figures.silver, figures.rejected, figures.duplicates) == (1, 0, 4)
-    assert len(read(tmp_path, Name.BRONZE)) == 10  # unchanged
-    assert ids(tmp_path, Name.SILVER) == sorted(map(id_of, (1, 2, 3, 5, 9)))
-    assert ids(tmp_path, Name.REJECTED) == [id_of(4)]
-    found = gold(tmp_path)
-    first = found["ann", NOON]
-    assert (first["publications"], first["deliveries"]) == (3, 5)  # its delivery arrived first
-    figures = steps.take(rows(spark, [], [delivery(3, "n2", at_s=165, origin="repair")]), 2)
-    assert figures.windows == 1
-    late = gold(tmp_path)["ann", NOON + MINUTE]
-    assert (late["deliveries"], late["latency_p50_ms"], late["repair_share"]) == (1, 100_000, 1)
-    unchanged = ("bob", NOON)
-    assert gold(tmp_path)[unchanged] == found[unchanged] == before[unchanged]
+    figures = microbatch(spark, copy).run(rows(spark, again), 1)
+    assert (figures.rows["bronze"], figures.rows["silver"], figures.duplicates) == (1, 1, 4)
+    assert ids(copy / "lake", "bronze") == sorted(map(id_of, range(1, 10)))
+    assert files(copy / "lake", "silver") == before
+    assert orders(copy) == {timedelta(0): 3, timedelta(minutes=1): 1, None: 1}
+
+
+def test_late_row_changes_only_its_own_window(spark: SparkSession, copy: Path) -> None:
+    late = publication(9, b'{"item": "tea", "amount": 7}', at_s=-86_400 * 3)
+    microbatch(spark, copy).run(rows(spark, [late]), 1)
+    assert orders(copy)[timedelta(days=-3)] == 1
+    assert len(orders(copy)) == 4
+    assert {row["date"] for _, row in pd.read_parquet(copy / "lake" / "minutes").iterrows()} >= {
+        "2025-12-29", "2026-01-01"
+    }  # fmt: skip
+
+
+def test_new_field_of_the_payload_becomes_a_column(spark: SparkSession, copy: Path) -> None:
+    runner = microbatch(spark, copy)
+    added = b'{"item": "tea", "amount": 1, "vip": true, "note": {"a": 1}, "__x": 1, "none": null}'
+    runner.run(rows(spark, [publication(9, added, at_s=4)]), 1)
+    runner = microbatch(spark, copy)  # after a restart
+    runner.run(rows(spark, [publication(10, b'{"item": "tea", "vip": false}', at_s=5)]), 2)
+    found = {row["sequence"]: row for row in read(copy / "lake", "silver")}
+    assert (found[9]["vip"], found[9]["note"], found[10]["vip"]) == (True, '{"a":1}', False)
+    assert found[1]["vip"] is None
+    assert not {"__x", "none"} & set(found[9])
+    assert "vip" in pd.read_parquet(copy / "lake" / "silver").columns
+
+
+def test_deliveries_are_a_table_that_gold_joins(spark: SparkSession, tmp_path: Path) -> None:
+    sql = """\
+-- of: deliveries
+-- lookback: 1h
+SELECT window_start, node, count(*) AS deliveries,
+  max((unix_micros(arrived) - unix_micros(timestamp)) / 1000) AS latency_ms
+FROM deliveries LEFT JOIN silver USING (id) GROUP BY window_start, node
+"""
+    pipeline = f"{PIPELINE}deliveries = true\nkeep_values = false\n"
+    directory = write_project(tmp_path, pipeline=pipeline, gold={"arrivals": sql})
+    runner = microbatch(spark, directory)
+    first = delivery(2, "n2", at_s=50.5)  # read before its publication
+    runner.run(rows(spark, PUBLICATIONS[:1], [delivery(1, "n2", at_s=10.25), first]), 0)
+    runner.run(rows(spark, PUBLICATIONS[1:2], [first]), 1)
+    (found,) = read(tmp_path / "lake", "arrivals")
+    assert (found["node"], found["deliveries"], found["latency_ms"]) == ("n2", 2, 500)
+    assert len(read(tmp_path / "lake", "deliveries")) == 2
+    assert {row["value"] for row in read(tmp_path / "lake", "bronze")} == {None}
 
 
 # -- killed ------------------------------------------------------------------------------------
@@ -167,50 +196,36 @@ class Killed(BaseException):
     """Simulated kill, which no handler catches."""
 
 
-def contents(lake: Path) -> dict[Name, list[str]]:
-    return {name: sorted(map(repr, read(lake, name))) for name in Name}
+def killed_at(call: int) -> Callable[..., None]:
+    """Return a replacement of ``LakeFiles.replace`` that raises at this call."""
+    replace, calls = LakeFiles.replace, 0
+
+    def killed(own: LakeFiles, source: str, target: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise Killed
+        replace(own, source, target)
+
+    return killed
 
 
-def test_batch_killed_after_any_of_its_writes_runs_again_with_the_same_outcome(
-    spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_batch_killed_at_any_of_its_writes_runs_again_with_the_same_outcome(
+    spark: SparkSession, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = rows(spark, PUBLICATIONS, DELIVERIES)
-    rename = Path.rename
-    survived: list[dict[Name, list[str]]] = []
-    for kill_at in range(1, 6):  # one table further each time
-        placed = 0
-
-        def killed(part: Path, target: Path, kill_at: int = kill_at) -> Path:
-            nonlocal placed
-            placed += target.parent in [tmp_path / name for name in Name]
-            if placed == kill_at:
-                raise Killed
-            return rename(part, target)
-
-        monkeypatch.setattr(Path, "rename", killed)
-        with pytest.raises(Killed):
-            Steps(tmp_path, PayloadFormat.AUTO, WINDOW_S).take(batch, 0)
-        monkeypatch.setattr(Path, "rename", rename)
-        survived.append(contents(tmp_path))
-        Writer(tmp_path).recover()
-    Steps(tmp_path, PayloadFormat.AUTO, WINDOW_S).take(batch, 0)
-    assert contents(tmp_path) == contents(lake)
-    assert not any(survived[0].values())  # killed before the first part was placed
-
-
-def test_batch_that_is_empty_when_it_runs_again_leaves_nothing(
-    spark: SparkSession, lake: Path, tmp_path: Path
-) -> None:
-    copytree(lake, tmp_path, dirs_exist_ok=True)
-    figures = Steps(tmp_path, PayloadFormat.AUTO, WINDOW_S).take(rows(spark, []), 0)
-    assert (figures.bronze, figures.silver, figures.rejected) == (0, 0, 0)
-    for name in (Name.BRONZE, Name.SILVER, Name.REJECTED):
-        assert read(tmp_path, name) == []
-
-
-def test_batches_that_spark_has_not_committed_are_removed(tmp_path: Path) -> None:
-    parts = {number: tmp_path / Name.SILVER / f"batch={number}" for number in (3, 4, 10)}
-    for part in parts.values():
-        part.mkdir(parents=True)
-    Writer(tmp_path).forget_after(3)
-    assert [number for number, part in parts.items() if part.exists()] == [3]
+    write_project(tmp_path)
+    empty = tmp_path / "empty"
+    microbatch(spark, tmp_path)
+    copytree(tmp_path, empty, ignore=lambda *_: ["empty"])
+    batch = rows(spark, PUBLICATIONS)
+    for call in (1, 2, 4, 9):  # the commit is ready after the first
+        again = Path(copytree(empty, tmp_path / f"killed-{call}"))
+        runner = microbatch(spark, again)
+        with monkeypatch.context() as patched:
+            patched.setattr(LakeFiles, "replace", killed_at(call))
+            with pytest.raises(Killed):
+                runner.run(batch, 0)
+        assert (contents(again) == contents(empty)) == (call <= 2)
+        figures = microbatch(spark, again).run(batch, 0)
+        assert figures.duplicates == (0 if call == 1 else len(PUBLICATIONS))
+        assert contents(again) == contents(project)

@@ -1,75 +1,95 @@
-"""Silver: kinds of values, and reasons of rejection, by format."""
+"""Typed rows: formats, types of fields, and the reasons of quarantine."""
 
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from msgspec import convert
+from pyspark.sql import Row, SparkSession
 
-from skipring.spark.pipeline.microbatch import publications
-from skipring.spark.pipeline.silver import (
-    NOT_JSON,
-    NOT_UTF8,
-    PayloadFormat,
-    accepted,
-    decoded,
-    rejected,
-)
+from skipring.spark.pipeline.project import SilverSchema
+from skipring.spark.pipeline.silver import NOT_JSON, NOT_UTF8, PUBLICATION, SilverTable, inferred
 from tests.spark.pipeline.lakes import publication, rows
 
 pytestmark = pytest.mark.heavy
 
-BAD = b"\xff\xfe"
-VALUES: list[bytes | None] = [
-    b'{"a": 1}',
-    b" [1, 2]\n",
-    b"42",
-    b"text",
-    b'{"a": 1} {"b": 2}',
-    b"1], [2",
-    b'1, "b": 2',
-    b'{"a": 1, "a": 2}',
-    b"",
-    BAD,
-    None,
-]
-JSON = {b'{"a": 1}', b" [1, 2]\n", b"42"}
+FIELDS = {"n": {"type": "bigint"}, "at": {"type": "timestamp"}, "other": {"type": "string"}}
 
 
-@pytest.fixture(scope="module")
-def values(spark: SparkSession) -> DataFrame:
-    made = [publication(number, value) for number, value in enumerate(VALUES)]
-    return publications(rows(spark, made)).cache()
-
-
-TEXTS = set(VALUES) - {BAD, None}
+def typed(spark: SparkSession, value: bytes | None, **schema: object) -> Row:
+    table = SilverTable(convert(schema, SilverSchema), {})
+    given = rows(spark, [publication(1, value)]).select("publication.*")
+    assert given.columns == spark.createDataFrame([], PUBLICATION).columns
+    (row,) = table.typed(given).collect()
+    return row
 
 
 @pytest.mark.parametrize(
-    ("chosen", "good", "bad"),
+    ("value", "reason"),
     [
-        (
-            PayloadFormat.AUTO,
-            {value: "json" if value in JSON - {b"42"} else "text" for value in TEXTS},
-            {BAD: NOT_UTF8},
-        ),
-        (
-            PayloadFormat.JSON,
-            dict.fromkeys(JSON, "json"),
-            {BAD: NOT_UTF8, **dict.fromkeys(TEXTS - JSON, NOT_JSON)},
-        ),
-        (PayloadFormat.TEXT, dict.fromkeys(TEXTS, "text"), {BAD: NOT_UTF8}),
-        (PayloadFormat.BINARY, dict.fromkeys({*TEXTS, BAD}, "binary"), {}),
+        (b'{"n": 1, "at": "2026-03-02T09:00:00Z", "other": "x"}', None),
+        (b'{"n": 1, "at": "2026-03-02 09:00:00"}', None),
+        (b' {"n": null} ', None),
+        (b"{}", None),
+        (None, None),
+        (b'{"n": 1.5}', "the field n is no bigint"),
+        (b'{"n": "1"}', "the field n is no bigint"),
+        (b'{"n": 99999999999999999999}', "the field n is no bigint"),
+        (b'{"n": "x", "at": "soon"}', "the field n is no bigint; the field at is no timestamp"),
+        (b'{"n": 1} {"n": 2}', NOT_JSON),
+        (b'{"n": 1}}', NOT_JSON),
+        (b'{"n": 1, "n": 2}', NOT_JSON),
+        (b'{"n": 1', NOT_JSON),
+        (b"1", NOT_JSON),
+        (b"", NOT_JSON),
+        (b'{"n": "\xff"}', NOT_UTF8),
     ],
 )
-def test_each_format_accepts_its_values_and_rejects_others_with_the_reason(
-    values: DataFrame,
-    chosen: PayloadFormat,
-    good: dict[bytes, str],
-    bad: dict[bytes, str],
+def test_value_has_the_types_of_the_schema_or_a_reason(
+    spark: SparkSession, value: bytes | None, reason: str | None
 ) -> None:
-    found = decoded(values, chosen)
-    kept = accepted(found).collect()
-    assert {VALUES[row.sequence]: row.kind for row in kept} == {**good, None: "none"}
-    assert {VALUES[row.sequence]: row.reason for row in rejected(found).collect()} == bad
-    if chosen is PayloadFormat.BINARY:
-        assert all(row.value == VALUES[row.sequence] for row in kept)
+    assert typed(spark, value, columns=FIELDS)["_reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "size", "reason"),
+    [
+        ("text", "é".encode(), 1, None),
+        ("text", b"\xff", None, NOT_UTF8),
+        ("binary", b"\xff\xfe", 2, None),
+        ("binary", None, None, None),
+    ],
+)
+def test_other_formats_have_expressions(
+    spark: SparkSession, kind: str, value: bytes | None, size: int | None, reason: str | None
+) -> None:
+    columns = {"size": {"type": "bigint", "sql": "length(value)"}}
+    row = typed(spark, value, format=kind, columns=columns)
+    assert row["_reason"] == reason
+    if reason is None:
+        assert row["_silver"]["size"] == size
+
+
+def test_all_failed_conditions_are_named_and_null_is_not_false(spark: SparkSession) -> None:
+    expect = {"n is positive": "n > 0", "n is even": "n % 2 = 0", "n is small": "n < 9"}
+    row = typed(spark, b'{"n": -1}', columns=FIELDS, expect=expect)
+    assert row["_reason"] == "n is positive; n is even"
+    assert typed(spark, b"{}", columns=FIELDS, expect=expect)["_reason"] is None
+
+
+def test_column_can_have_another_name_than_its_field(spark: SparkSession) -> None:
+    columns = {"order_id": {"type": "bigint", "field": "id"}}
+    row = typed(spark, b'{"id": 7}', columns=columns)
+    assert (row["_silver"]["order_id"], row["_fields"]) == (7, [])
+
+
+def test_types_of_new_fields_are_inferred_from_good_rows(spark: SparkSession) -> None:
+    table = SilverTable(convert({"columns": FIELDS}, SilverSchema), {})
+    values = [b'{"a": 1, "b": 1.5, "c": true, "d": [1], "x y": 1, "e": null}', b'{"a": 2, "b": 2}',
+              b'{"n": "bad", "f": 1}']  # fmt: skip
+    given = rows(spark, [publication(n, value) for n, value in enumerate(values)])
+    found = table.typed(given.select("publication.*"))
+    names = sorted({name for row in found.collect() for name in row["_fields"]})
+    assert names == ["a", "b", "c", "d", "e", "f", "x y"]
+    expected = {"a": "bigint", "b": "double", "c": "boolean", "d": "string"}
+    assert inferred(found, names, known=3) == expected
+    assert inferred(found, names, known=1000) == {}

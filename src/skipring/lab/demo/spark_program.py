@@ -20,26 +20,20 @@ from msgspec import json
 from skipring.core.peers import TopicId
 from skipring.errors import SkipringError
 from skipring.lab.demo.spark_step import BEGIN_FILE, SparkReport
+from skipring.net.access import Access
 from skipring.spark import session
-from skipring.spark.options import ReadOptions
-from skipring.spark.pipeline.manifest import RequestedConfig, agreed
-from skipring.spark.pipeline.report import write_report
-from skipring.spark.pipeline.runner import PipelinePlan, PipelineProgress, rooted, run_pipeline
+from skipring.spark.pipeline.progress import PipelineProgress
+from skipring.spark.pipeline.project import read_project, write_template
+from skipring.spark.pipeline.report import CONF, write_report
+from skipring.spark.pipeline.runner import PipelineRun, rooted, run_pipeline
 from skipring.wire.rpc import Address
 
 NICENESS: Final = 2  # Guess: the ring has priority, and Spark still gets its share.
 MASTER: Final = "local[2]"
-WINDOW_S: Final = 1  # the demo is short
 POLL_S: Final = 0.1
+TEMPLATE: Final = "telemetry"
+PROJECT: Final = "project"
 
-# Measured: with few rows, planning and compiling queries takes longer than running them.
-CONF: Final = {
-    "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.codegen.wholeStage": "false",
-}
 JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
@@ -51,37 +45,33 @@ def main(supervisor: Address, topic: TopicId, directory: Path, report: Path) -> 
         with session.opened(master=MASTER, conf=_conf(directory), app="skipring demo") as spark:
             while not (directory / BEGIN_FILE).exists():
                 sleep(POLL_S)
-            plan = rooted(_plan(supervisor, topic, directory / "lake"))
-            rows = run_pipeline(spark, plan, _write_progress, Event())
-            write_report(spark, plan.lake, plan.about, report)
-            _write(SparkReport(rows={str(name): count for name, count in rows.items()}))
+            write_template(TEMPLATE, directory / PROJECT, (topic,))
+            project = read_project(directory / PROJECT)
+            access = Access(supervisors=(supervisor,))
+            run = rooted(PipelineRun(project=project, access=access, is_once=True))
+            rows = run_pipeline(spark, run, _write_progress, Event())
+            write_report(spark, project, report)
+            _write(SparkReport(rows=rows))
     except SkipringError as error:
         _write(SparkReport(failed=str(error)))
 
 
-def _plan(supervisor: Address, topic: TopicId, lake: Path) -> PipelinePlan:
-    given = {"supervisor": supervisor, "subscribe": topic}
-    read = ReadOptions.parse(given, is_stream=True)
-    config = RequestedConfig(supervisors=(supervisor,), topics=read.topics, window_s=WINDOW_S)
-    return PipelinePlan(
-        access=read.access,
-        lake=lake,
-        about=agreed(lake, config),
-        starting="earliest",
-        trigger_s=None,
-    )
-
-
 def _write_progress(progress: PipelineProgress) -> None:
-    new = progress.figures
-    read = f"{new.bronze} publications and {new.deliveries} deliveries read"
-    _write(SparkReport(progress=f"{read}, {new.windows} windows"))
+    rows = progress.figures.rows
+    arrived = rows.get("deliveries", 0)
+    _write(SparkReport(progress=f"{progress.read} publications and {arrived} deliveries read"))
 
 
 def _conf(directory: Path) -> dict[str, str]:
     """Return the settings of Spark; all its files are in the directory of the demo."""
     options = f"{JAVA_OPTIONS} -Djava.io.tmpdir={directory}"
-    return {**CONF, "spark.driver.extraJavaOptions": options, "spark.local.dir": str(directory)}
+    return {
+        **CONF,
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.extraJavaOptions": options,
+        "spark.local.dir": str(directory),
+    }
 
 
 def _write(report: SparkReport) -> None:

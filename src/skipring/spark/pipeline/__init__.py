@@ -1,1 +1,1 @@
-"""A lake of Parquet tables that follows topics: bronze, silver, gold, and a report on them."""
+"""Pipelines as projects of files: topics as a lake of typed tables and the user's SQL tables."""

@@ -1,126 +1,121 @@
-"""Gold: figures per window of time, topic and publisher, from publications and deliveries.
+"""Gold: the user's SQL over the windows that a micro-batch touches.
 
-The figures of a window depend only on its rows in the lake, not on their order of arrival. New rows
+The rows of a window depend only on its rows in the lake, not on their order of arrival. New rows
 recompute the whole window: a late repair changes it, and a second computation changes nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, GroupedData
+from msgspec import Struct
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
 
-from skipring.core.effects import Origin
-from skipring.spark.pipeline.lake import BATCH, DATE, TIME_END_US
+from skipring.errors import InputError
+from skipring.spark.pipeline.lake import DATE, Lake, LakeCommit, LakeTable, date_in
+from skipring.spark.pipeline.project import DELIVERIES, SILVER, GoldTable
+from skipring.spark.pipeline.times import MICROSECONDS, Times, date_of, window_start
 
-MICROSECONDS: Final = 1_000_000
-_PERCENTILES: Final = (0.5, 0.95, 0.99)
-
-
-def window_start(width_s: int) -> Column:
-    """Return the start of the window of a publication's time; null without a time."""
-    time = F.unix_micros("timestamp")
-    start = time - F.pmod(time, F.lit(width_s * MICROSECONDS))
-    return F.when(time < TIME_END_US, F.timestamp_micros(start))
+WINDOW: Final = "window_start"
+BUCKET: Final = "bucket"
+HOUR_S: Final = 3600
+DAY_S: Final = 86_400
 
 
-def published(silver: DataFrame, rejected: DataFrame, width_s: int) -> DataFrame:
-    """Return all publications, each once, with their windows."""
-    good = silver.select(
-        "topic", "publisher", "id", "timestamp", BATCH, DATE, "value_bytes",
-        F.lit(False).alias("is_rejected"),
-    )  # fmt: skip
-    size = F.octet_length("value").cast("bigint")
-    bad = rejected.select(
-        "topic", "publisher", "id", "timestamp", BATCH, DATE, size.alias("value_bytes"),
-        F.lit(True).alias("is_rejected"),
-    )  # fmt: skip
-    return good.unionByName(bad).withColumn("window_start", window_start(width_s))
+class GoldSource(Struct, frozen=True):
+    """Table that gold reads, with the rows that the commit adds to it."""
+
+    table: LakeTable
+    new: DataFrame | None = None
+    touched: Times = Times()
 
 
-def arrivals(deliveries: DataFrame) -> DataFrame:
-    """Return the first arrival of each publication at each node; a node may report several."""
-    first = F.min(F.struct("arrived", "hops", "origin")).alias("first")
-    return deliveries.groupBy("topic", "node", "id").agg(first).select(
-        "topic", "node", "id", "first.*"
-    )  # fmt: skip
+Sources = Mapping[str, GoldSource]
 
 
-def about(deliveries: DataFrame, publications: DataFrame) -> DataFrame:
-    """Return the deliveries of these publications only."""
-    return deliveries.join(publications.select("topic", "id"), ["topic", "id"], "left_semi")
+def touched(gold: GoldTable, sources: Sources) -> Times:
+    """Return the windows of a gold table that new rows change.
+
+    A delivery can be read before its publication, so a publication also changes the minute after
+    its own.
+    """
+    found = sources[gold.of].touched
+    if gold.of == DELIVERIES and gold.lookback_s is not None:
+        found = found.joined(sources[SILVER].touched.extended(after_s=60))
+    return found.aligned(gold.window_s)
 
 
-def delivered(publications: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Return the deliveries from other nodes: publication, node, latency, hops and origin."""
-    came = arrivals(deliveries).where(F.col("origin") != Origin.OWN.value)
-    took = (F.unix_micros("arrived") - F.unix_micros("timestamp")) / 1000
-    return publications.join(came, ["topic", "id"]).withColumn("latency_ms", took)
+def write(lake: Lake, commit: LakeCommit, gold: GoldTable, sources: Sources, times: Times) -> None:
+    """Recompute the windows at these times, and add their files to a commit."""
+    new = _query(lake, gold, sources, times)
+    columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in new.schema)
+    old = _files(lake, gold, times)
+    if old:
+        kept = lake.read(gold.name, columns, old).drop(DATE)
+        new = kept.where(~times.has(F.col(WINDOW))).unionByName(new)
+    bucket = F.hour(WINDOW) if gold.window_s <= HOUR_S else F.when(F.col(WINDOW).isNotNull(), 0)
+    rows = new.withColumn(DATE, date_of(F.col(WINDOW))).withColumn(BUCKET, bucket)
+    commit.write_buckets(gold.name, rows, BUCKET, old)
 
 
-def touched(new: DataFrame, told: DataFrame, publications: DataFrame) -> DataFrame:
-    """Return the windows of new publications and of the publications of new deliveries."""
-    ids = told.select("topic", "id").distinct()
-    late = publications.join(ids, ["topic", "id"], "left_semi")
-    return new.select("window_start").union(late.select("window_start")).distinct()
+def columns_of(lake: Lake, gold: GoldTable, sources: Sources) -> str:
+    """Return the columns of a gold table; raise InputError if its query is wrong."""
+    schema = _query(lake, gold, sources, Times()).schema
+    if WINDOW not in schema.names or schema[WINDOW].dataType != TimestampType():
+        raise InputError(f"gold/{gold.name}.sql has no column {WINDOW}; select and group by it")
+    if taken := {DATE, BUCKET} & set(schema.names):
+        raise InputError(f"gold/{gold.name}.sql: rename the column {min(taken)!r}")
+    return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema)
 
 
-def within(rows: DataFrame, windows: DataFrame) -> DataFrame:
-    """Return the rows of these windows."""
-    return rows.join(windows, rows.window_start.eqNullSafe(windows.window_start), "left_semi")
+def _query(lake: Lake, gold: GoldTable, sources: Sources, times: Times) -> DataFrame:
+    """Return the result of the SQL of a gold table over the rows at these times."""
+    for name, source in sources.items():
+        wanted = times
+        if name != gold.of:
+            wanted = times.extended(before_s=gold.lookback_s) if gold.lookback_s else Times()
+        time = F.col(source.table.time)
+        rows = lake.rows(source.table, wanted)
+        if source.new is not None:
+            rows = rows.unionByName(source.new.where(wanted.has(time)))
+        if name == gold.of:
+            start = window_start(time, gold.window_s)
+            end = F.timestamp_micros(F.unix_micros(start) + gold.window_s * MICROSECONDS)
+            rows = rows.withColumn(WINDOW, start).withColumn("window_end", end)
+        rows.createOrReplaceTempView(name)
+    try:
+        return lake.spark.sql(gold.sql)
+    except (AnalysisException, ParseException) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"gold/{gold.name}.sql: {reason}") from None
 
 
-def without(rows: DataFrame, windows: DataFrame) -> DataFrame:
-    """Return the rows of other windows."""
-    return rows.join(windows, rows.window_start.eqNullSafe(windows.window_start), "left_anti")
+def _files(lake: Lake, gold: GoldTable, times: Times) -> list[str]:
+    """Return the files of a gold table with windows at these times."""
+    found = []
+    for day in sorted(lake.dates(gold.name)):
+        if times.has_date(date_in(day)):
+            found += [
+                f"{gold.name}/{day}/{entry.name}"
+                for entry in lake.files.list(f"{gold.name}/{day}")
+                if _is_touched(entry.name, day, gold, times)
+            ]
+    return found
 
 
-def figures(publications: DataFrame, deliveries: DataFrame, width_s: int) -> DataFrame:
-    """Return the rows of gold for these publications."""
-    keys = ("topic", "publisher", "window_start")
-    came = delivered(publications, deliveries)
-    sent, got = _sent(publications.groupBy(*keys)), _got(came.groupBy(*keys))
-    is_same = [F.col(f"sent.{key}").eqNullSafe(F.col(f"got.{key}")) for key in keys]
-    joined = sent.alias("sent").join(got.alias("got"), is_same, "left")
-    has_time = F.col("sent.window_start").isNotNull()
-    end = F.timestamp_micros(F.unix_micros("sent.window_start") + width_s * MICROSECONDS)
-    return joined.select(
-        *(F.col(f"sent.{key}") for key in keys),
-        end.alias("window_end"),
-        "publications", "rejected", "value_bytes",
-        F.when(has_time, F.col("publications") / width_s).alias("publications_per_s"),
-        F.when(has_time, F.col("value_bytes") / width_s).alias("bytes_per_s"),
-        F.coalesce("deliveries", F.lit(0)).alias("deliveries"),
-        F.coalesce("nodes", F.lit(0)).alias("nodes"),
-        *(
-            F.col("percentiles")[place].alias(f"latency_p{round(100 * share)}_ms")
-            for place, share in enumerate(_PERCENTILES)
-        ),
-        "latency_max_ms", "hops_mean", "hops_max", "spread_share", "repair_share",
-        F.to_date("sent.window_start").alias(DATE),
-    )  # fmt: skip
-
-
-def _sent(groups: GroupedData) -> DataFrame:
-    return groups.agg(
-        F.count("*").alias("publications"),
-        F.count_if("is_rejected").alias("rejected"),
-        F.coalesce(F.sum("value_bytes"), F.lit(0)).alias("value_bytes"),
-    )
-
-
-def _got(groups: GroupedData) -> DataFrame:
-    """Aggregate the deliveries of each group; only the broadcast counts hops."""
-    is_spread = F.col("origin") == Origin.SPREAD.value
-    hops = F.when(is_spread, F.col("hops"))
-    return groups.agg(
-        F.count("*").alias("deliveries"),
-        F.countDistinct("node").alias("nodes"),
-        F.percentile("latency_ms", list(_PERCENTILES)).alias("percentiles"),
-        F.max("latency_ms").alias("latency_max_ms"),
-        F.avg(hops).alias("hops_mean"),
-        F.max(hops).alias("hops_max"),
-        (F.count_if(is_spread) / F.count("*")).alias("spread_share"),
-        (F.count_if(~is_spread) / F.count("*")).alias("repair_share"),
+def _is_touched(name: str, day: str, gold: GoldTable, times: Times) -> bool:
+    """Return True if a file may have windows at these times."""
+    at = date_in(day)
+    hour = name.partition(".")[0]
+    if at is None or not hour.isdigit():
+        return at is None and hour == "none"
+    first = datetime(at.year, at.month, at.day, int(hour), tzinfo=UTC).timestamp()
+    width_s = HOUR_S if gold.window_s <= HOUR_S else DAY_S
+    return times.overlaps(
+        (round(first) * MICROSECONDS, (round(first) + width_s) * MICROSECONDS - 1)
     )

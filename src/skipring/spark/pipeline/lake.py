@@ -1,194 +1,340 @@
-"""Tables of a lake, and crash-safe writes: a kill at any moment leaves every table whole.
+"""Lake: tables of Parquet files by date, and commits that a kill at any moment leaves whole.
 
-A part of a table (the rows of one micro-batch, or a day of gold) is staged beside the tables,
-becomes ready with one rename, and then replaces the old part. The next start places parts that are
-ready and deletes parts that are only staged; Spark then runs the micro-batch again.
+A micro-batch writes its files beside the tables. One small file then makes the commit ready, and
+each file replaces its predecessor in one atomic step. The next start finishes a commit that is
+ready, and drops another one, which Spark runs again.
+
+Rows are appended to the newest file of a date until it has OPEN_BYTES_MAX: the file with the old
+and the new rows replaces the file with the old rows. So a reader of Parquet sees each row once at
+any time, and short triggers do not create small files.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
-from enum import StrEnum
-from pathlib import Path
+from io import BytesIO
+from itertools import chain, count
 from typing import Final
 
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame, SparkSession
+from msgspec import Struct, json
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from skipring.spark.arrow import DELIVERY, publication_schema, spark_schema
-from skipring.storage.data_dir import translate_os_errors
+from skipring.spark.pipeline.lake_files import LakeFiles
+from skipring.spark.pipeline.times import NO_DATE, Span, Times, micros
 
-
-class Name(StrEnum):
-    """Table of a lake, in the order in which a micro-batch writes them."""
-
-    BRONZE = "bronze"  # publications as they were read
-    DELIVERIES = "deliveries"  # how they arrived at the nodes, as the nodes recorded it
-    SILVER = "silver"  # decoded publications, each once
-    REJECTED = "rejected"  # publications that could not be decoded, with the reason
-    GOLD = "gold"  # figures per window, topic and publisher
-
-
-BATCH: Final = "batch"
-# Limit: the year 2262, the largest time of pandas. A publication may have any time. Beyond this
-# limit it has no date and no window, as if its time were unknown.
-TIME_END_US: Final = 9_214_646_400_000_000
 DATE: Final = "date"
-
-PUBLICATION: Final = spark_schema(publication_schema("map"))
-TRACE: Final = spark_schema(DELIVERY)
-DECODED: Final = (
-    "id binary, topic string, publisher string, sequence bigint, timestamp timestamp, "
-    "key binary, key_text string, kind string, value_text string, value binary, "
-    "value_bytes bigint, headers map<string,string>"
-)
-FIGURES: Final = (
-    "topic string, publisher string, window_start timestamp, window_end timestamp, "
-    "publications bigint, rejected bigint, value_bytes bigint, "
-    "publications_per_s double, bytes_per_s double, "
-    "deliveries bigint, nodes bigint, "
-    "latency_p50_ms double, latency_p95_ms double, latency_p99_ms double, latency_max_ms double, "
-    "hops_mean double, hops_max int, spread_share double, repair_share double"
-)
-# The date of a publication's time, or of an arrival; for gold, of the start of the window.
-SCHEMAS: Final = {
-    Name.BRONZE: f"{PUBLICATION}, batch bigint, date date",
-    Name.DELIVERIES: f"{TRACE}, batch bigint, date date",
-    Name.SILVER: f"{DECODED}, batch bigint, date date",
-    Name.REJECTED: f"{PUBLICATION}, reason string, batch bigint, date date",
-    Name.GOLD: f"{FIGURES}, date date",
-}
-
-
-def day_of(time: str) -> Column:
-    """Return the date of a time; null beyond TIME_END_US."""
-    return F.when(F.unix_micros(time) < TIME_END_US, F.to_date(time))
-
-
-def make_tables(lake: Path) -> None:
-    """Create the directories of the tables, so that tables without rows can be read."""
-    for name in Name:
-        (lake / name).mkdir(parents=True, exist_ok=True)
-
-
-def table(spark: SparkSession, lake: Path, name: Name) -> DataFrame:
-    """Return a whole table."""
-    return spark.read.schema(SCHEMAS[name]).parquet(str(lake / name))
-
-
-@contextmanager
-def kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """Persist rows during the block, for several uses."""
-    rows.persist()
-    try:
-        yield rows
-    finally:
-        rows.unpersist()
-
-
-def batch_folder(lake: Path, name: Name, batch: int) -> Path:
-    """Return the directory of a micro-batch in a table."""
-    return lake / name / f"{BATCH}={batch}"
-
-
+TIMELESS: Final = f"{DATE}={NO_DATE}"
+# Table without rows: readers need a file for the columns. The date is before all others, and
+# readers that use the columns of the first file see new columns at once.
+EMPTY: Final = f"{TIMELESS}/empty.parquet"
 ROWS_PER_FILE: Final = 1_000_000  # Guess: of some hundred bytes each; Parquet favours large files.
-NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"  # Spark's name for none
-# No reader needs the file _SUCCESS: a part is complete once it is ready.
-_OPTIONS: Final = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+OPEN_BYTES_MAX: Final = 1 << 20  # Guess: copied with each micro-batch, some hundredths of a second.
+FILE_BYTES: Final = 128 << 20  # Guess: of compacted files; the usual size of a block.
+WORK: Final = "work"
+READY: Final = f"{WORK}/ready.json"
 
 
-class Writer:
-    """Writer of parts of tables, one at a time."""
+class LakeTable(Struct, frozen=True, kw_only=True):
+    """Table of a lake: its columns without the date, and the column of its time."""
 
-    def __init__(self, lake: Path) -> None:
-        self._lake = lake
-        self._staged = lake / "work" / "staged"
-        self._ready = lake / "work" / "ready"
-        self._old = lake / "work" / "old"
+    name: str
+    columns: str
+    time: str
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the columns."""
+        return [column.split("`")[1] for column in self.columns.split(", ")]
+
+
+class LakePart(Struct, frozen=True, kw_only=True):
+    """File of a table, with a range that contains its times; None: all without a time."""
+
+    path: str
+    size: int
+    span: Span | None
+
+
+class AddedRows(Struct, frozen=True, kw_only=True):
+    """New rows of one date."""
+
+    rows: int
+    span: Span | None
+
+
+class CommitPlan(Struct, frozen=True):
+    """Steps of a commit: files to put in place, and files to remove before."""
+
+    moves: tuple[tuple[str, str], ...]
+    removals: tuple[str, ...] = ()
+
+
+class Lake:
+    """Tables of a lake, and the times of their files."""
+
+    def __init__(self, spark: SparkSession, files: LakeFiles) -> None:
+        self.spark = spark
+        self.files = files
+        self._parts: dict[tuple[str, str], list[LakePart]] = {}  # by table and date
+        self._dates: dict[str, set[str]] = {}  # by table
 
     def recover(self) -> None:
-        """Place the parts that are ready; delete those that are only staged."""
-        with translate_os_errors(self._lake):
-            shutil.rmtree(self._staged, ignore_errors=True)
-            self._place()
+        """Finish the commit that is ready; drop another one."""
+        ready = self.files.read(READY)
+        if ready is not None:
+            self.place(json.decode(ready, type=CommitPlan))
+        self.files.remove(WORK)
+        self._parts.clear()
+        self._dates.clear()
 
-    def forget_after(self, batch: int) -> None:
-        """Remove the parts of later micro-batches, which Spark has not committed."""
-        with translate_os_errors(self._lake):
-            for name in Name:
-                for folder in (self._lake / name).glob(f"{BATCH}=*"):
-                    if int(folder.name.partition("=")[2]) > batch:
-                        shutil.rmtree(folder)
+    def make_table(self, table: LakeTable) -> None:
+        """Create a table, or update its columns."""
+        schema = to_arrow_schema(
+            self.spark.createDataFrame([], table.columns).schema, timezone="UTC"
+        )
+        content = BytesIO()
+        pq.write_table(schema.empty_table(), content)
+        self.files.make_directory(f"{table.name}/{TIMELESS}")
+        self.files.write(f"{table.name}/{EMPTY}", content.getvalue())
 
-    def write_batch(self, name: Name, batch: int, rows: DataFrame, count: int | None) -> int:
-        """Write the rows of a micro-batch to a table; return their number."""
-        folder = batch_folder(self._lake, name, batch)
-        if count != 0:
-            self._stage(rows.drop(BATCH), count)
-        with translate_os_errors(self._lake):
-            if not _files(self._staged):
-                _remove(folder)  # an earlier attempt of this micro-batch may have had rows
-                return 0
-            self._make_ready([(self._staged, folder)])
-            self._place()
-            return rows_in(folder)
+    def drop(self, table: str) -> None:
+        """Remove a table."""
+        self.files.remove(table)
+        self._dates.pop(table, None)
+        self._parts = {key: it for key, it in self._parts.items() if key[0] != table}
 
-    def write_days(self, name: Name, rows: DataFrame) -> None:
-        """Replace the days of a table that occur in the rows."""
-        self._stage(rows, None)
-        with translate_os_errors(self._lake):
-            days = sorted(self._staged.glob(f"{DATE}=*"))
-            self._make_ready((day, self._lake / name / day.name) for day in days)
-            self._place()
+    @contextmanager
+    def commit(self) -> Iterator[LakeCommit]:
+        """Yield a commit that happens at the end of the block, unless it raises."""
+        commit = LakeCommit(self)
+        self.files.remove(WORK)
+        yield commit
+        plan = commit.plan
+        if plan.moves or plan.removals:
+            self.files.write(READY, json.encode(plan))
+            self.place(plan)
+        self.files.remove(WORK)
+        for table, day, part in commit.parts:
+            self._dates.setdefault(table, set()).add(day)
+            known = self._parts.setdefault((table, day), [])
+            known[:] = sorted(
+                [part, *(it for it in known if it.path != part.path)], key=lambda it: it.path
+            )
 
-    def _stage(self, rows: DataFrame, count: int | None) -> None:
-        files = 1 if count is None else -(-count // ROWS_PER_FILE)
-        writing = rows.coalesce(max(files, 1)).write.mode("overwrite").options(**_OPTIONS)
-        writing.partitionBy(DATE).parquet(str(self._staged))
+    def place(self, plan: CommitPlan) -> None:
+        """Run the steps of a commit, also a second time after a kill."""
+        for path in plan.removals:
+            self.files.remove(path)
+        for directory in sorted({target.rpartition("/")[0] for _, target in plan.moves}):
+            self.files.make_directory(directory)
+        for source, target in plan.moves:
+            if self.files.exists(source):
+                self.files.replace(source, target)
+        self.files.remove(READY)
 
-    def _make_ready(self, parts: Iterable[tuple[Path, Path]]) -> None:
-        for part, place in parts:
-            ready = self._ready / place.relative_to(self._lake)
-            ready.parent.mkdir(parents=True, exist_ok=True)
-            part.rename(ready)
+    # -- reads ---------------------------------------------------------------------------------
 
-    def _place(self) -> None:
-        """Replace parts of tables by those that are ready."""
-        for ready in sorted(self._ready.glob("*/*")):
-            place = self._lake / ready.relative_to(self._ready)
-            place.parent.mkdir(exist_ok=True)
-            _remove(self._old)
-            if place.exists():
-                place.rename(self._old)
-            ready.rename(place)
-        _remove(self._old)
+    def rows(self, table: LakeTable, times: Times) -> DataFrame:
+        """Return the rows of a table at these times; only files with such times are read."""
+        dates = [day for day in sorted(self.dates(table.name)) if times.has_date(date_in(day))]
+        self._load(table, dates)
+        parts = [
+            part
+            for day in dates
+            for part in self._parts[table.name, day]
+            if times.overlaps(part.span)
+        ]
+        return self.rows_of(table, parts).where(times.has(F.col(table.time)))
+
+    def rows_of(self, table: LakeTable, parts: Iterable[LakePart]) -> DataFrame:
+        """Return the rows of files."""
+        return self.read(table.name, table.columns, [part.path for part in parts])
+
+    def read(self, name: str, columns: str, paths: Iterable[str]) -> DataFrame:
+        """Return the rows of files of a table with these columns, and their dates."""
+        uris = [self.files.uri(path) for path in paths]
+        schema = f"{columns}, {DATE} date"
+        if not uris:
+            return self.spark.createDataFrame([], schema)
+        reader = self.spark.read.schema(schema).option("basePath", self.files.uri(name))
+        return reader.parquet(*uris)
+
+    def dates(self, table: str) -> set[str]:
+        """Return the directories of the dates of a table."""
+        if table not in self._dates:
+            self._dates[table] = {entry.name for entry in self.files.list(table)}
+        return self._dates[table]
+
+    def open_part(self, table: LakeTable, day: str) -> LakePart | None:
+        """Return the file of a date to which rows are appended; None if it is full."""
+        self._load(table, [day])
+        parts = self._parts[table.name, day]
+        return parts[-1] if parts and parts[-1].size < OPEN_BYTES_MAX else None
+
+    def parts(self, table: str, day: str) -> dict[str, int]:
+        """Return the files of a date and their sizes."""
+        found = self.files.list(f"{table}/{day}")
+        return {f"{table}/{day}/{it.name}": it.size for it in found if it.name.startswith("part-")}
+
+    def _load(self, table: LakeTable, dates: Iterable[str]) -> None:
+        """Read the times of the files of dates that are new to this process, in one query."""
+        missing = [day for day in dates if (table.name, day) not in self._parts]
+        sizes = {day: self.parts(table.name, day) for day in missing}
+        spans = self._spans(table, [path for found in sizes.values() for path in found])
+        for day, found in sizes.items():
+            self._parts[table.name, day] = [
+                LakePart(path=path, size=size, span=spans[path])
+                for path, size in sorted(found.items())
+            ]
+
+    def _spans(self, table: LakeTable, paths: list[str]) -> dict[str, Span | None]:
+        if not paths:
+            return {}
+        time = micros(F.col(table.time))
+        rows = self.read(table.name, table.columns, paths).select(
+            F.col("_metadata.file_path").alias("path"), time.alias("time")
+        )
+        found = rows.groupBy("path").agg(F.min("time"), F.max("time")).collect()
+        names = {tuple(path.rsplit("/", 2)[1:]): path for path in paths}
+        spans: dict[str, Span | None] = dict.fromkeys(paths)
+        for row in found:
+            _, day, name = row[0].replace("%3D", "=").rsplit("/", 2)
+            spans[names[day, name]] = None if row[1] is None else (row[1], row[2])
+        return spans
+
+    # -- maintenance ---------------------------------------------------------------------------
+
+    def expire(self, tables: Iterable[str], before: date) -> list[str]:
+        """Remove the dates of tables before a date; return the directories."""
+        old = []
+        for table in tables:
+            for day in sorted(self.dates(table)):
+                if (at := date_in(day)) is not None and at < before:
+                    self.files.remove(f"{table}/{day}")
+                    self.dates(table).discard(day)
+                    self._parts.pop((table, day), None)
+                    old.append(f"{table}/{day}")
+        return old
+
+    def compact(self, table: LakeTable, days: Iterable[str]) -> int:
+        """Merge the files of dates into files of FILE_BYTES; return the number of merged files."""
+        merged = 0
+        for day in days:
+            sizes = self.parts(table.name, day)
+            small = sorted(path for path, size in sizes.items() if size < FILE_BYTES // 2)
+            if len(small) <= 1:
+                continue
+            merged += len(small)
+            rows = self.read(table.name, table.columns, small)
+            with self.commit() as commit:
+                commit.write_merged(
+                    table.name, day, rows, small, sum(map(sizes.__getitem__, small))
+                )
+            self._parts.pop((table.name, day), None)
+        return merged
 
 
-def rows_in(folder: Path) -> int:
-    """Return the number of rows in the files below a folder."""
-    return sum(pq.read_metadata(path).num_rows for path in _files(folder))
+class LakeCommit:
+    """Files of one commit, before it happens."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._staged = (f"{WORK}/{number}" for number in count())
+        self._moves: list[tuple[str, str]] = []
+        self._removals: list[str] = []
+        self.parts: list[tuple[str, str, LakePart]] = []
+
+    @property
+    def plan(self) -> CommitPlan:
+        """Return the steps of the commit."""
+        return CommitPlan(tuple(self._moves), tuple(self._removals))
+
+    def append(self, table: LakeTable, rows: DataFrame, added: Mapping[str, AddedRows]) -> None:
+        """Add rows to a table; ``added`` describes them by the directory of their date."""
+        total = sum(each.rows for each in added.values())
+        if not total:
+            return
+        file_count = -(-total // ROWS_PER_FILE)
+        opened: dict[str, LakePart] = {}
+        if file_count == 1:
+            found = {day: self._lake.open_part(table, day) for day in added}
+            opened = {day: part for day, part in found.items() if part is not None}
+        if opened:
+            rows = self._lake.rows_of(table, opened.values()).unionByName(rows)
+        staged = self._stage(rows.coalesce(file_count), DATE)
+        for day, given in added.items():
+            span, names = given.span, self._names(table.name, day)
+            if day in opened:
+                span = union(span, opened[day].span)
+                names = chain([opened[day].path], names)
+            for entry in self._lake.files.list(f"{staged}/{day}"):
+                path = next(names)
+                self._moves.append((f"{staged}/{day}/{entry.name}", path))
+                self.parts.append(
+                    (table.name, day, LakePart(path=path, size=entry.size, span=span))
+                )
+
+    def write_buckets(self, table: str, rows: DataFrame, bucket: str, old: Iterable[str]) -> None:
+        """Replace the files of a table by one file for each date and bucket of the rows."""
+        staged = self._stage(rows.coalesce(1), DATE, bucket)
+        files = self._lake.files
+        new = set()
+        for day in files.list(staged):
+            for part in files.list(f"{staged}/{day.name}"):
+                (entry,) = files.list(f"{staged}/{day.name}/{part.name}")
+                path = f"{table}/{day.name}/{bucket_file(part.name)}"
+                self._moves.append((f"{staged}/{day.name}/{part.name}/{entry.name}", path))
+                new.add(path)
+            self._lake.dates(table).add(day.name)
+        self._removals += sorted(set(old) - new)
+
+    def write_merged(
+        self, table: str, day: str, rows: DataFrame, old: list[str], size: int
+    ) -> None:
+        """Replace files of a date by files with the same rows."""
+        staged = self._stage(rows.drop(DATE).coalesce(-(-size // FILE_BYTES)))
+        entries = self._lake.files.list(staged)
+        paths = chain(old, names_after(table, day, max(old)))
+        self._moves += [
+            (f"{staged}/{entry.name}", path) for entry, path in zip(entries, paths, strict=False)
+        ]
+        self._removals += sorted(set(old) - {target for _, target in self._moves})
+
+    def _stage(self, rows: DataFrame, *partitions: str) -> str:
+        place = next(self._staged)
+        # No reader needs the file _SUCCESS: a part is complete once it is in place.
+        writing = rows.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        writing.partitionBy(*partitions).parquet(self._lake.files.uri(place))
+        return place
+
+    def _names(self, table: str, day: str) -> Iterator[str]:
+        return names_after(table, day, max(self._lake.parts(table, day), default=""))
 
 
-def rows_by_part(folder: Path) -> dict[str, int]:
-    """Return the number of rows of each part of a table."""
-    return {part.name: rows_in(part) for part in folder.glob("*=*")}
+def names_after(table: str, day: str, last: str) -> Iterator[str]:
+    """Yield the names of new files after the last one."""
+    number = int(last[-len("000000.parquet") : -len(".parquet")]) + 1 if last else 0
+    return (f"{table}/{day}/part-{each:06}.parquet" for each in count(number))
 
 
-def dates_in(folder: Path) -> list[date | None]:
-    """Return the dates that partition a part of a table."""
-    names = (path.name.partition("=")[2] for path in folder.glob(f"{DATE}=*"))
-    return [None if name == NO_DATE else date.fromisoformat(name) for name in sorted(names)]
+def bucket_file(directory: str) -> str:
+    """Return the name of the file of a bucket, such as ``07.parquet`` for ``bucket=7``."""
+    value = directory.partition("=")[2]
+    return f"{int(value):02}.parquet" if value.isdigit() else "none.parquet"
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("*.parquet"))
+def date_in(directory: str) -> date | None:
+    """Return the date of a directory; None for rows without a time."""
+    return None if directory == TIMELESS else date.fromisoformat(directory.partition("=")[2])
 
 
-def _remove(folder: Path) -> None:
-    if os.path.lexists(folder):
-        shutil.rmtree(folder)
+def union(one: Span | None, other: Span | None) -> Span | None:
+    """Return a range that contains two; rows without a time are in files of their own."""
+    if one is None or other is None:
+        return one or other
+    return min(one[0], other[0]), max(one[1], other[1])

@@ -1,4 +1,4 @@
-"""Report on a lake: one page from its tables."""
+"""Report on a lake: one page with traffic, gold tables, quarantine and the balance of ids."""
 
 from __future__ import annotations
 
@@ -9,121 +9,129 @@ from typing import Any, Final
 
 import pandas as pd
 from msgspec import Struct
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from skipring.core.effects import Origin
+from skipring.errors import InputError
 from skipring.report.page import HtmlReport, Section, render
-from skipring.report.tables import Cell, Cells, Table, Tone, number, percent
+from skipring.report.tables import Cell, Table, Tone, number
 from skipring.spark.errors import translate_spark_errors
-from skipring.spark.pipeline import aggregates, figures, gold
-from skipring.spark.pipeline.lake import Name, kept, table
-from skipring.spark.pipeline.manifest import Manifest
+from skipring.spark.pipeline.figures import times_figure
+from skipring.spark.pipeline.gold import WINDOW
+from skipring.spark.pipeline.lake import DATE, TIMELESS, Lake
+from skipring.spark.pipeline.lake_files import LakeFiles
+from skipring.spark.pipeline.project import SILVER, Project
+from skipring.spark.pipeline.runner import prepare
+from skipring.spark.pipeline.state import read_state
+from skipring.spark.pipeline.times import window_start
+from skipring.spark.pipeline.upkeep import BRONZE, QUARANTINE
 from skipring.storage.data_dir import translate_os_errors
 
-TOPICS_MAX: Final = 6  # Guess: more lines cannot be distinguished in a figure
-ROWS_MAX: Final = 100  # Guess: of a table on the page; the lake has all of them
+# Measured: a report runs each of its queries once, so compiling them costs more than it saves.
+CONF: Final = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+}
+LINES_MAX: Final = 6  # Guess: more lines cannot be distinguished in a figure
+COLUMNS_MAX: Final = 4  # Guess: figures of a gold table
+ROWS_MAX: Final = 20  # Guess: of a table on the page; the lake has all of them
+GOLD_ROWS_MAX: Final = 100_000  # Limit: of a gold table in memory, the latest windows
+STEPS_S: Final = ((2, 60), (60, 3600))  # up to this number of days, a step of this length
+_DAY_S: Final = 86_400
 _NOTHING: Final = "No data yet."
-_NONE: Final = "–"  # noqa: RUF001  (a dash for nothing)
-_KIB: Final = 1024
-_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
-_CLOCKS: Final = (
-    "Latency is the time of arrival by the clock of the node, minus the time of publication by the "
-    "clock of the publisher. Clocks that differ distort it; it may be negative."
-)
-_SPREAD_ONLY: Final = "Latencies are those of the broadcast; repairs do not count."
+_PREVIEW_BYTES: Final = 80
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class ReportFigures(Struct, frozen=True, kw_only=True):
     """Aggregates for the page, small enough for memory."""
 
     balance: Any
-    extent: Any
     step_s: int
     rates: pd.DataFrame
-    latencies: pd.DataFrame
-    distribution: pd.DataFrame
-    hops: pd.DataFrame
-    nodes: pd.DataFrame
-    publishers: pd.DataFrame
     reasons: pd.DataFrame
     samples: pd.DataFrame
+    gold: dict[str, pd.DataFrame]
 
 
-def write_report(spark: SparkSession, lake: Path, about: Manifest, out: Path) -> None:
-    """Write the report on a lake."""
+def write_report(spark: SparkSession, project: Project, out: Path) -> None:
+    """Write the report on the lake of a project."""
+    prepare(spark)
     with translate_spark_errors():
-        found = look(spark, lake, about)
-    page = render(make_page(found, about, lake))
+        files = LakeFiles(spark, project.lake)
+        if read_state(files) is None:
+            raise InputError(f"{files.uri()} is no lake yet; 'skipring pipeline run' makes one")
+        found = read_figures(spark, Lake(spark, files), project)
+    page = render(make_page(found, project))
     with translate_os_errors(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page, encoding="utf-8")
 
 
-def look(spark: SparkSession, lake: Path, about: Manifest) -> Found:
+def read_figures(spark: SparkSession, lake: Lake, project: Project) -> ReportFigures:
     """Compute all aggregates."""
-    tables = {name: table(spark, lake, name) for name in Name}
-    bronze, silver, rejected = (tables[it] for it in (Name.BRONZE, Name.SILVER, Name.REJECTED))
-    published = gold.published(silver, rejected, about.window_s)
-    (balance,) = aggregates.balance(bronze, silver, rejected).collect()
-    (extent,) = aggregates.extent(published).collect()
-    step_s = aggregates.bucket_s(extent.first_s or 0.0, extent.last_s or 0.0, about.window_s)
-    with kept(gold.delivered(published, tables[Name.DELIVERIES])) as delivered:
-        return Found(
-            balance=balance,
-            extent=extent,
-            step_s=step_s,
-            rates=aggregates.rates(published, step_s).toPandas(),
-            latencies=aggregates.latencies(delivered, step_s).toPandas(),
-            distribution=aggregates.distribution(delivered).toPandas(),
-            hops=aggregates.hops(delivered).toPandas(),
-            nodes=aggregates.nodes(delivered).toPandas(),
-            publishers=aggregates.publishers(published, delivered).limit(ROWS_MAX).toPandas(),
-            reasons=aggregates.reasons(rejected).toPandas(),
-            samples=aggregates.samples(rejected).toPandas(),
-        )
+    bronze, silver, bad = (_table(spark, lake, it) for it in (BRONZE, SILVER, QUARANTINE))
+    days = len(lake.dates(BRONZE) - {TIMELESS})
+    step_s = next((step for most, step in STEPS_S if days <= most), _DAY_S)
+    at = window_start(F.col("timestamp"), step_s).alias("at")
+    size = F.substring("value", 1, _PREVIEW_BYTES).alias("value")
+    latest = bad.orderBy(F.desc_nulls_last("timestamp")).limit(ROWS_MAX)
+    return ReportFigures(
+        balance=_balance(bronze, silver, bad).collect()[0],
+        step_s=step_s,
+        rates=bronze.groupBy("topic", at).count().toPandas(),
+        reasons=bad.groupBy("topic", "reason").count().toPandas(),
+        samples=latest.select("timestamp", "topic", "publisher", "reason", size).toPandas(),
+        gold={
+            table.name: _table(spark, lake, table.name)
+            .orderBy(F.desc_nulls_last(WINDOW)).limit(GOLD_ROWS_MAX).drop(DATE).toPandas()
+            for table in project.gold
+        },
+    )  # fmt: skip
+
+
+def _table(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
+    return spark.read.parquet(lake.files.uri(name))
+
+
+def _balance(bronze: DataFrame, silver: DataFrame, bad: DataFrame) -> DataFrame:
+    """Return one row of counts that shows if every id is once in silver or in quarantine."""
+    tables = {"b": bronze, "s": silver, "q": bad}
+    flags = [
+        table.select("id", *(F.lit(int(name == own)).alias(name) for name in tables))
+        for own, table in tables.items()
+    ]
+    every = flags[0].union(flags[1]).union(flags[2])
+    ids = every.groupBy("id").agg(*(F.sum(name).alias(name) for name in tables))
+    typed = F.col("s") + F.col("q")
+    return ids.agg(
+        F.count("*").alias("ids"),
+        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in tables),
+        F.count_if((F.col("b") > 0) & (typed == 0)).alias("missing"),
+        F.count_if((typed > 1) | (F.col("b") > 1)).alias("twice"),
+        F.count_if(F.col("b") == 0).alias("invented"),
+    )
 
 
 # -- the page ----------------------------------------------------------------------------------
 
 
-def make_page(found: Found, about: Manifest, lake: Path) -> HtmlReport:
+def make_page(found: ReportFigures, project: Project) -> HtmlReport:
     """Return the page of the aggregates."""
-    extent = found.extent
-    lead = (
-        f"{number(extent.publications)} publications with {_size(extent.value_bytes)} of values "
-        f"{_period(extent)}, in {_many(extent.topics, 'topic')} from "
-        f"{_many(extent.publishers, 'publisher')}."
-    )
+    topics = ", ".join(project.settings.topics)
+    lead = f"{number(found.balance.b)} publications of {topics}{_period(found.rates)}."
     parts = (
-        ("Traffic", (_rates(found), _bytes(found), _publishers(found))),
-        ("Delivery", (_latencies(found), _distribution(found), _hops(found))),
-        ("Spread or repaired", (_ways(found), _nodes(found))),
-        ("The lake", (_balance(found), _rejected(found), _samples(found))),
+        ("Traffic", (_rates(found),)),
+        ("Gold", tuple(part for name, rows in found.gold.items() for part in _gold(name, rows))),
+        ("The lake", (_balance_section(found), _reasons(found), _samples(found))),
     )
-    return HtmlReport(
-        f"skipring: {', '.join(about.topics)}", lead, _findings(found), parts, _made(about, lake)
-    )
+    return HtmlReport(f"skipring: {topics}", lead, _findings(found), parts, _made(project))
 
 
-def _findings(found: Found) -> tuple[str, ...]:
-    balance, nodes = found.balance, found.nodes
-    said = [f"{_verdict(balance).signed}."]
-    came = int(nodes.deliveries.sum()) if len(nodes) else 0
-    if came:
-        middle = found.distribution.set_index("origin").latency_ms
-        if Origin.SPREAD.value in middle:
-            said.append(
-                f"Half of the broadcast deliveries arrived within {_ms(middle['spread'][50])}."
-            )
-        share = int(nodes.repaired.sum()) / came
-        said.append(f"{percent(1 - share)} of the deliveries came by broadcast, "
-                    f"{percent(share)} by repair.")  # fmt: skip
-    if len(found.hops):
-        last = int(found.hops.hops.max())
-        said.append(f"The broadcast took at most {_many(last, 'hop')}.")
-    if balance.rejected_rows:
-        said.append(f"{_many(balance.rejected_rows, 'publication')} could not be decoded.")
-    return tuple(said)
+def _findings(found: ReportFigures) -> tuple[str, ...]:
+    share = f"{number(found.balance.q)} publications are in quarantine."
+    return (f"{_verdict(found.balance).signed}.", *([share] if found.balance.q else []))
 
 
 def _verdict(balance: Any) -> Cell:  # noqa: ANN401  (a row of Spark's)
@@ -133,232 +141,120 @@ def _verdict(balance: Any) -> Cell:  # noqa: ANN401  (a row of Spark's)
         "not in bronze": balance.invented,
     }
     if not any(wrong.values()):
-        text = f"Exactly once: {number(balance.ids)} ids in bronze, each once in silver or rejected"
+        text = f"Exactly once: {number(balance.ids)} ids, each once in silver or in quarantine"
         return Cell(text, Tone.GOOD)
     return Cell("; ".join(f"{number(n)} {what}" for what, n in wrong.items() if n), Tone.BAD)
 
 
-def _made(about: Manifest, lake: Path) -> tuple[tuple[str, str], ...]:
+def _made(project: Project) -> tuple[tuple[str, str], ...]:
     return (
         ("skipring", version("skipring")),
-        ("lake", str(lake)),
-        ("topics", ", ".join(about.topics)),
-        ("supervisors", ", ".join(about.supervisors)),
-        ("values", about.values),
-        ("windows of gold", f"{about.window_s} s"),
+        ("lake", project.lake),
+        ("topics", ", ".join(project.settings.topics)),
+        ("gold tables", ", ".join(table.name for table in project.gold)),
         ("written", f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"),
     )
 
 
-# -- traffic -----------------------------------------------------------------------------------
+def _period(rates: pd.DataFrame) -> str:
+    times = rates["at"].dropna()
+    if times.empty:
+        return ""
+    return f" from {times.min():%Y-%m-%d %H:%M} to {times.max():%Y-%m-%d %H:%M} UTC"
 
 
-def _rates(found: Found) -> Section:
-    title, key = "Publications over time", "rates"
-    if found.rates.empty:
+# -- traffic and gold --------------------------------------------------------------------------
+
+
+def _rates(found: ReportFigures) -> Section:
+    title, key, rows = "Publications over time", "rates", found.rates.dropna(subset="at")
+    if rows.empty:
         return Section(key, title, _NOTHING)
-    reading = f"Publications per second by the time they carry, in steps of {_time(found.step_s)}."
-    lines = _lines(found, "per_s")
-    notes: tuple[str, ...] = ()
-    if found.extent.without_time:
-        notes = (f"Without a plausible time: {_many(found.extent.without_time, 'publication')}.",)
-    return Section(key, title, reading, figures.times_figure(lines, "publications/s"), notes=notes)
-
-
-def _bytes(found: Found) -> Section:
-    title, key = "Bytes over time", "bytes"
-    if found.rates.empty:
-        return Section(key, title, _NOTHING)
-    reading = f"Bytes of values per second, in steps of {_time(found.step_s)}."
+    per_s = rows.assign(per_s=rows["count"] / found.step_s).rename(columns={"at": WINDOW})
+    reading = f"Publications per second by the time they carry, in steps of {found.step_s} s."
     return Section(
-        key, title, reading, figures.times_figure(_lines(found, "bytes_per_s"), "bytes/s")
+        key, title, reading, times_figure(lines(per_s, ["topic"], "per_s"), "publications/s")
     )
 
 
-def _lines(found: Found, column: str) -> dict[str, Any]:
-    """Return a line for each of the busiest topics; steps without publications are zero."""
-    rates = found.rates
-    busiest = rates.groupby("topic")[column].sum().nlargest(TOPICS_MAX).index
-    steps = pd.date_range(rates["at"].min(), rates["at"].max(), freq=f"{found.step_s}s")
-    lines = {topic: rates[rates.topic == topic].set_index("at")[column] for topic in busiest}
-    return {
-        topic: (steps.tolist(), lines[topic].reindex(steps, fill_value=0).tolist())
-        for topic in sorted(lines)
-    }
-
-
-def _publishers(found: Found) -> Section:
-    rows = found.publishers.itertuples()
-    cells: list[Cells] = [
-        (row.topic, row.publisher, number(row.publications), _size(row.value_bytes),
-         number(row.rejected), *_received(row))
-        for row in rows
+def _gold(name: str, rows: pd.DataFrame) -> list[Section]:
+    """Return figures of the numbers of a gold table over time, and its latest rows."""
+    numbers = list(rows.select_dtypes("number").columns)
+    groups = [it for it in rows.columns if it not in numbers and not _is_time(rows[it])]
+    timed = rows.dropna(subset=WINDOW)
+    if timed.empty:
+        return [Section(name, name, _NOTHING)]
+    figures = [
+        Section(f"{name}-{column}", f"{name}: {column}", f"By window and {', '.join(groups)}.",
+                times_figure(lines(timed, groups, column), column))
+        for column in numbers[:COLUMNS_MAX]
     ]  # fmt: skip
-    headings = ("topic", "publisher", "publications", "values", "rejected", *_RECEIVED)
-    told = Table(headings, tuple(cells), frozenset(headings[2:]))
-    reading = f"Publishers, the busiest first, and the deliveries at other nodes. {_SPREAD_ONLY}"
-    return Section(
-        "publishers", "Publishers", reading if cells else _NOTHING,
-        table=told if cells else None, fold_table=False,
-    )  # fmt: skip
+    return [*figures, _latest(name, rows)]
 
 
-_RECEIVED: Final = (
-    "deliveries", *(f"spread p{percent} in ms" for percent in aggregates.PERCENTS), "repaired",
-)  # fmt: skip
+def _latest(name: str, rows: pd.DataFrame) -> Section:
+    cells = tuple(tuple(_text(each) for each in row) for row in rows.head(ROWS_MAX).to_numpy())
+    table = Table(tuple(rows.columns), cells, frozenset(rows.select_dtypes("number").columns))
+    return Section(f"{name}-rows", f"{name}: latest rows", "The latest windows.", table=table)
 
 
-def _received(row: Any) -> Cells:  # noqa: ANN401  (a row of pandas')
-    if not row.deliveries > 0:  # none, or NaN
-        return ("0", *[_NONE] * (len(_RECEIVED) - 1))
-    latencies = (_figure(each) for each in (row.p50, row.p95, row.p99))
-    return (number(row.deliveries), *latencies, percent(row.repaired / row.deliveries))
+def lines(rows: pd.DataFrame, groups: list[str], column: str) -> dict[str, Any]:
+    """Return a line over time for each of the largest groups."""
+    names = rows[groups].astype(str).agg(" ".join, axis=1) if groups else column
+    named = rows.assign(_line=names)
+    largest = named.groupby("_line")[column].sum().nlargest(LINES_MAX).index
+    found = {}
+    for name in sorted(largest):
+        line = named[named["_line"] == name].groupby(WINDOW)[column].sum().sort_index()
+        found[name] = (line.index.to_list(), line.to_list())
+    return found
 
 
-# -- delivery ----------------------------------------------------------------------------------
-
-
-def _latencies(found: Found) -> Section:
-    title, key, rows = "Latency over time", "latency", found.latencies.dropna(subset="p50")
-    if rows.empty:
-        return Section(key, title, _NOTHING)
-    names = {"p50": "half within", "p95": "95 % within", "p99": "99 % within"}
-    lines = {name: (rows["at"].tolist(), rows[key].tolist()) for key, name in names.items()}
-    step = _time(found.step_s)
-    reading = f"Latency of the broadcast to other nodes, in steps of {step}. {_SPREAD_ONLY}"
-    is_log = bool((rows[list(names)] > 0).all(axis=None))
-    figure = figures.times_figure(lines, "ms", is_log=is_log)
-    return Section(key, title, reading, figure, notes=(_CLOCKS,))
-
-
-def _distribution(found: Found) -> Section:
-    title, key = "Distribution of the latency", "distribution"
-    if found.distribution.empty:
-        return Section(key, title, _NOTHING)
-    curves = {row.origin: list(row.latency_ms) for row in found.distribution.itertuples()}
-    read = [f"{way}: half within {_ms(values[50])}, 99 % within {_ms(values[99])}"
-            for way, values in curves.items()]  # fmt: skip
-    figure = figures.distribution_figure(curves, aggregates.SHARES)
-    return Section(key, title, f"By origin. {'; '.join(read)}.", figure)
-
-
-def _hops(found: Found) -> Section:
-    title, key, rows = "Hops", "hops", found.hops
-    if rows.empty:
-        return Section(key, title, _NOTHING)
-    mean = float((rows.hops * rows["count"]).sum() / rows["count"].sum())
-    reading = f"Hops of the broadcast: {number(round(mean, 2))} on average."
-    figure = figures.hops_figure(rows.hops.tolist(), rows["count"].tolist())
-    return Section(key, title, reading, figure)
-
-
-def _ways(found: Found) -> Section:
-    title, key, rows = "Spread or repaired, over time", "ways", found.latencies
-    if rows.empty:
-        return Section(key, title, _NOTHING)
-    counts = {"spread": rows.spread.tolist(), "repair": rows.repaired.tolist()}
-    reading = (
-        "New publications are broadcast over the ring and its shortcuts. A node that missed some "
-        "receives them by repair, when neighbours compare their publications."
-    )
-    return Section(key, title, reading, figures.shares_over_time(rows["at"].tolist(), counts))
-
-
-def _nodes(found: Found) -> Section:
-    title, key, rows = "Nodes", "nodes", found.nodes.head(ROWS_MAX)
-    if rows.empty:
-        return Section(key, title, _NOTHING)
-    counts = {"spread": rows.spread.tolist(), "repair": rows.repaired.tolist()}
-    headings = ("node", *_RECEIVED)
-    cells = tuple((row.node, *_received(row)) for row in rows.itertuples())
-    return Section(
-        key, title, f"Deliveries at each node from other nodes. {_SPREAD_ONLY}",
-        figures.nodes_figure(rows.node.tolist(), counts),
-        Table(headings, cells, frozenset(_RECEIVED)), fold_table=False,
-    )  # fmt: skip
+def _is_time(column: pd.Series[Any]) -> bool:
+    return bool(pd.api.types.is_datetime64_any_dtype(column))
 
 
 # -- the lake ----------------------------------------------------------------------------------
 
 
-def _balance(found: Found) -> Section:
+def _balance_section(found: ReportFigures) -> Section:
     balance = found.balance
     rows = (
-        ("rows in bronze", number(balance.bronze_rows)),
-        ("ids in bronze", number(balance.ids - balance.invented)),
-        ("duplicates removed", number(balance.bronze_rows - balance.ids + balance.invented)),
-        ("rows in silver", number(balance.silver_rows)),
-        ("rows in rejected", number(balance.rejected_rows)),
+        ("rows in bronze", number(balance.b)),
+        ("rows in silver", number(balance.s)),
+        ("rows in quarantine", number(balance.q)),
         ("exactly once", _verdict(balance)),
     )
-    reading = "Every id of bronze is either once in silver or once in rejected."
-    return Section(
-        "balance", "Nothing lost, nothing twice", reading,
-        table=Table(("what", "count"), rows, frozenset({"count"})), fold_table=False,
-    )  # fmt: skip
+    reading = "Every id of bronze is either once in silver or once in quarantine."
+    table = Table(("what", "count"), rows, frozenset({"count"}))
+    return Section("balance", "Nothing lost, nothing twice", reading, table=table, fold_table=False)
 
 
-def _rejected(found: Found) -> Section:
+def _reasons(found: ReportFigures) -> Section:
     rows = tuple(
         (row.topic, row.reason, number(row.count)) for row in found.reasons.itertuples(index=False)
     )
-    told = Table(("topic", "reason", "publications"), rows, frozenset({"publications"}))
-    reading = "Reasons of rejection; the table rejected has the publications unchanged."
+    table = Table(("topic", "reason", "publications"), rows, frozenset({"publications"}))
+    reading = "Conditions that failed; the table quarantine has the publications unchanged."
     return Section(
-        "rejected", "Rejected", reading if rows else "Nothing was rejected.",
-        table=told if rows else None, fold_table=False,
+        "quarantine", "Quarantine", reading if rows else "All rows passed.",
+        table=table if rows else None, fold_table=False,
     )  # fmt: skip
 
 
-def _samples(found: Found) -> Section:
-    rows = tuple(
-        (row.time or _NONE, row.topic, row.publisher, str(row.sequence), row.reason,
-         _preview(row.start, row.size))
-        for row in found.samples.itertuples()
+def _samples(found: ReportFigures) -> Section:
+    rows = tuple(tuple(_text(each) for each in row) for row in found.samples.to_numpy())
+    headings = ("time", "topic", "publisher", "reason", "start of the value")
+    reading = "The latest publications in quarantine." if rows else "All rows passed."
+    return Section(
+        "samples", "Publications in quarantine", reading,
+        table=Table(headings, rows) if rows else None, fold_table=False,
     )  # fmt: skip
-    headings = ("time", "topic", "publisher", "sequence", "reason", "start of the value")
-    reading = "The latest rejected publications." if rows else "Nothing was rejected."
-    told = Table(headings, rows, frozenset({"sequence"})) if rows else None
-    return Section("samples", "Rejected publications", reading, table=told, fold_table=False)
 
 
-# -- formats -------------------------------------------------------------------------------------
-
-
-def _preview(start: bytes | bytearray | None, size: int) -> str:
-    """Return the start of a value as a Python literal."""
-    text = ascii(bytes(start or b""))[1:]
-    return text if size <= aggregates.PREVIEW_BYTES else f"{text} … of {_size(size)}"
-
-
-def _period(extent: Any) -> str:  # noqa: ANN401  (a row of Spark's)
-    if extent.first_s is None:
-        return "at unknown times"
-    first, last = (datetime.fromtimestamp(it, UTC) for it in (extent.first_s, extent.last_s))
-    return f"from {first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{number(count)} {what}{'' if count == 1 else 's'}"
-
-
-def _size(size_bytes: float) -> str:
-    unit = 0
-    while size_bytes >= _KIB and unit + 1 < len(_UNITS):
-        size_bytes, unit = size_bytes / _KIB, unit + 1
-    return f"{number(size_bytes)} {_UNITS[unit]}"
-
-
-def _ms(value: float | None) -> str:
-    return f"{_figure(value)} ms"
-
-
-def _figure(value: float | None) -> str:
-    return _NONE if value is None or pd.isna(value) else number(value)
-
-
-def _time(seconds: int) -> str:
-    for unit, length in (("h", 3600), ("min", 60)):
-        if seconds % length == 0:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
+def _text(value: Any) -> str:  # noqa: ANN401  (a cell of any type)
+    if isinstance(value, bytes | bytearray):
+        return ascii(bytes(value))[1:]
+    if isinstance(value, float):
+        return number(value) if value == value else ""  # noqa: PLR0124  (NaN)
+    return "" if value is None or value is pd.NaT else str(value)

@@ -1,98 +1,190 @@
-"""Silver: decoded publications, each once; others are rejected with the reason."""
+"""Silver: typed publications; rows that fail a condition get a reason instead."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from skipring.errors import InputError
+from skipring.spark.arrow import publication_schema, spark_schema
+from skipring.spark.pipeline.project import PayloadFormat, SilverColumn, SilverSchema
 
-class PayloadFormat(StrEnum):
-    """Format of values."""
-
-    AUTO = "auto"  # text, which may be a JSON object or array
-    JSON = "json"  # JSON of any kind
-    TEXT = "text"  # text of any content
-    BINARY = "binary"  # bytes of any content
-
+PUBLICATION: Final = spark_schema(publication_schema("map"))
+META: Final = "`id` binary, `topic` string, `publisher` string, `sequence` bigint, `timestamp` timestamp, `key` string"  # noqa: E501
+META_NAMES: Final = ("id", "topic", "publisher", "sequence", "timestamp", "key")
+RESERVED_NAMES: Final = (*META_NAMES, "value", "headers", "partition", "offset", "date", "reason")
+FIELDS_MAX: Final = 200  # Limit: columns that payloads can add; a publisher may send any name.
 
 NOT_UTF8: Final = "the value is not UTF-8"
-NOT_JSON: Final = "the value is not JSON"
+NOT_JSON: Final = "the value is not a JSON object"
 
-_DECODED: Final = (
-    "id", "topic", "publisher", "sequence", "timestamp", "key", "key_text", "kind",
-    "value_text", "value", "value_bytes", "headers", "date",
-)  # fmt: skip
-
-
-def fresh(publications: DataFrame, known: DataFrame) -> DataFrame:
-    """Return each publication once, without those whose ids are known.
-
-    The id depends on all fields of a publication, its time included. Publications with the same id
-    have the same date, so ``known`` needs only the ids of these dates.
-    """
-    return publications.dropDuplicates(["id"]).join(known.select("id"), "id", "left_anti")
+_CORRUPT: Final = "_corrupt"
+# Types of new fields; a value of any other type is text, which contains its JSON.
+_INFERRED: Final = {"BIGINT": "bigint", "DOUBLE": "double", "FLOAT": "double", "BOOLEAN": "boolean"}
 
 
-def decoded(publications: DataFrame, values: PayloadFormat) -> DataFrame:
-    """Add the decoded columns; ``reason`` states why a publication is rejected."""
-    text = F.col("value").cast("string")
-    key_text = F.col("key").cast("string")
-    return publications.select(
-        "*",
-        F.when(F.is_valid_utf8(key_text), key_text).alias("key_text"),
-        _kind(values, text).alias("kind"),
-        _reason(values, text).alias("reason"),
-    )
+class SilverTable:
+    """Columns of silver, and the functions of rows that make it."""
+
+    def __init__(self, schema: SilverSchema, added: Mapping[str, str]) -> None:
+        self._schema = schema
+        is_json = schema.format is PayloadFormat.JSON
+        others = {name: kind for name, kind in added.items() if name not in schema.columns}
+        fields = {name: SilverColumn(kind) for name, kind in others.items() if is_json}
+        self._columns = schema.columns | fields
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Return the types of the columns of the payload."""
+        return {name: column.type for name, column in self._columns.items()}
+
+    @property
+    def columns(self) -> str:
+        """Return the columns in Spark's notation."""
+        own = [f"{quoted(name)} {column.type}" for name, column in self._columns.items()]
+        return ", ".join([META, *own])
+
+    @property
+    def time(self) -> str:
+        """Return the column of the time by which the table is partitioned."""
+        return self._schema.time
+
+    def check(self, spark: SparkSession) -> None:
+        """Raise InputError if a type, an expression or a condition is wrong."""
+        for name in self._columns:
+            if name in RESERVED_NAMES or name.startswith("_"):
+                raise InputError(f"the schema cannot have a column {name!r}; choose another name")
+        try:
+            empty = spark.createDataFrame([], PUBLICATION)
+            types = dict(self.typed(empty).select("_silver.*").dtypes)
+        except (AnalysisException, ParseException) as error:
+            reason = str(error).partition("\n")[0]
+            raise InputError(f"the schema of silver is wrong: {reason}") from None
+        if types.get(self.time) != "timestamp":
+            raise InputError(f"the schema has no column {self.time!r} of type timestamp")
+
+    def typed(self, rows: DataFrame) -> DataFrame:
+        """Add the struct ``_silver``, its ``_reason`` and the names of new fields."""
+        text = F.col("value").cast("string")
+        fields = {
+            column.field or name: column.type
+            for name, column in self._columns.items()
+            if column.sql is None
+        }
+        ddl = ", ".join(f"{quoted(name)} {kind}" for name, kind in fields.items())
+        corrupt = f"{ddl}, {_CORRUPT} string" if ddl else f"{_CORRUPT} string"
+        parsed = F.from_json(text, corrupt, {"columnNameOfCorruptRecord": _CORRUPT})
+        is_json = self._schema.format is PayloadFormat.JSON
+        found = rows.select(F.struct("*").alias("_row"), "*")
+        if is_json:
+            found = found.withColumn("_parsed", parsed)
+        found = self._with_columns(found, text)
+        names = [*META_NAMES, *self._columns]
+        key = F.col("key").cast("string")
+        silver = F.struct(
+            *(
+                F.when(F.is_valid_utf8(key), key).alias("key") if name == "key" else quoted(name)
+                for name in names
+            )
+        )
+        problem = self._problem(text, fields)
+        failed = F.nullif(F.concat_ws("; ", *self._expectations()), F.lit(""))
+        return found.select(
+            "_row.*",
+            silver.alias("_silver"),
+            F.coalesce(problem, failed).alias("_reason"),
+            (self._new_fields(text) if is_json else F.lit(None).cast("array<string>")).alias(
+                "_fields"
+            ),
+        )
+
+    def _with_columns(self, rows: DataFrame, text: Column) -> DataFrame:
+        """Add the columns of the payload, fields first, then expressions in their order."""
+        for name, column in self._columns.items():
+            if column.sql is None:
+                field = F.col(f"_parsed.{quoted(column.field or name)}")
+                rows = rows.withColumn(name, field)
+        if self._schema.format is PayloadFormat.TEXT:
+            rows = rows.withColumn("value", text)
+        for name, column in self._columns.items():
+            if column.sql is not None:
+                rows = rows.withColumn(name, F.expr(column.sql).cast(column.type))
+        return rows
+
+    def _problem(self, text: Column, fields: Mapping[str, str]) -> Column:
+        """Return the reason why a value cannot be parsed; null if it can, or is absent."""
+        value = F.col("_row.value").cast("string")
+        reason = F.when(value.isNull(), F.lit(None).cast("string"))
+        if self._schema.format is PayloadFormat.BINARY:
+            return F.lit(None).cast("string")
+        reason = reason.when(~F.is_valid_utf8(value), NOT_UTF8)
+        if self._schema.format is PayloadFormat.TEXT:
+            return reason
+        mismatches = (
+            F.when(
+                F.get_json_object(value, f"$['{name}']").isNotNull()
+                & F.col(f"_parsed.{quoted(name)}").isNull(),
+                f"the field {name} is no {kind}",
+            )
+            for name, kind in fields.items()
+        )
+        wrong = F.coalesce(
+            F.nullif(F.concat_ws("; ", *mismatches), F.lit("")), F.lit("a field has another type")
+        )
+        reason = reason.when(~is_json_object(value), NOT_JSON)
+        return reason.when(F.col(f"_parsed.{_CORRUPT}").isNotNull(), wrong)
+
+    def _expectations(self) -> list[Column]:
+        """Return the name of each condition that is false; as in SQL, null is not false."""
+        return [
+            F.when(~F.expr(f"({condition})"), name)
+            for name, condition in self._schema.expect.items()
+        ]
+
+    def _new_fields(self, text: Column) -> Column:
+        if self._schema.new_fields == "ignore":
+            return F.lit(None).cast("array<string>")
+        known = {column.field or name for name, column in self._columns.items()}
+        names = F.json_object_keys(text)
+        return F.array_except(names, F.array(*(F.lit(each) for each in sorted(known))))
 
 
-def accepted(found: DataFrame) -> DataFrame:
-    """Return the decoded publications with the columns of silver."""
-    is_binary = F.col("kind") == "binary"
-    shaped = found.where(F.col("reason").isNull()).select(
-        "id", "topic", "publisher", "sequence", "timestamp", "key", "key_text", "kind", "date",
-        F.when(~is_binary, F.col("value").cast("string")).alias("value_text"),
-        F.when(is_binary, F.col("value")).alias("value"),
-        F.coalesce(F.octet_length("value"), F.lit(0)).cast("bigint").alias("value_bytes"),
-        F.transform_values("headers", lambda _, text: text.cast("string")).alias("headers"),
-    )  # fmt: skip
-    return shaped.select(*_DECODED)
+def inferred(rows: DataFrame, names: list[str], known: int) -> dict[str, str]:
+    """Return the types of new fields of good rows; skip those that are no names of columns."""
+    usable = [
+        name for name in names
+        if name.isidentifier() and name not in RESERVED_NAMES and not name.startswith("_")
+    ][: max(0, FIELDS_MAX - known)]  # fmt: skip
+    if not usable:
+        return {}
+    value = F.try_parse_json(F.col("value").cast("string"))
+    types = rows.where("_reason IS NULL").agg(
+        *(F.schema_of_variant_agg(F.try_variant_get(value, f"$.{name}", "variant")).alias(name)
+          for name in usable)
+    ).collect()[0]  # fmt: skip
+    return {
+        name: "double" if kind.startswith("DECIMAL") else _INFERRED.get(kind, "string")
+        for name, kind in types.asDict().items()
+        if kind not in {None, "VOID"}
+    }
 
 
-def rejected(found: DataFrame) -> DataFrame:
-    """Return the rejected publications with the columns of bronze, and the reason."""
-    return found.where(F.col("reason").isNotNull()).drop("key_text", "kind")
-
-
-def is_json(text: Column) -> Column:
-    """Return a condition: the text is exactly one JSON value.
+def is_json_object(text: Column) -> Column:
+    """Return a condition: the text is exactly one JSON object.
 
     Spark parses the first value and ignores the rest. Only white space can follow a value both
     inside an array and inside an object.
     """
     in_array = F.try_parse_json(F.concat(F.lit("["), text, F.lit("]")))
     in_object = F.try_parse_json(F.concat(F.lit('{"":'), text, F.lit("}")))
-    return in_array.isNotNull() & in_object.isNotNull()
+    is_object = F.ltrim(text).startswith("{")
+    return is_object & in_array.isNotNull() & in_object.isNotNull()
 
 
-def _kind(values: PayloadFormat, text: Column) -> Column:
-    """Return the kind of a value: json, text, binary, or none without a value."""
-    is_document = F.ltrim(text).substr(1, 1).isin("{", "[") & is_json(text)
-    kinds = {
-        PayloadFormat.AUTO: F.when(F.is_valid_utf8(text) & is_document, "json").otherwise("text"),
-        PayloadFormat.JSON: F.lit("json"),
-        PayloadFormat.TEXT: F.lit("text"),
-        PayloadFormat.BINARY: F.lit("binary"),
-    }
-    return F.when(F.col("value").isNull(), "none").otherwise(kinds[values])
-
-
-def _reason(values: PayloadFormat, text: Column) -> Column:
-    """Return the reason why a value does not have the format; null if it has, or is absent."""
-    nothing = F.lit(None).cast("string")
-    if values is PayloadFormat.BINARY:
-        return nothing
-    reason = F.when(F.col("value").isNull(), nothing).when(~F.is_valid_utf8(text), NOT_UTF8)
-    return reason.when(~is_json(text), NOT_JSON) if values is PayloadFormat.JSON else reason
+def quoted(name: str) -> str:
+    """Return a name of a column for Spark."""
+    return f"`{name.replace('`', '``')}`"

@@ -54,6 +54,7 @@ class Dashboard {
     this.timeline = new Timeline((sample) => this.#replay(sample));
     this.timeline.name(this.settings.layers);
     this.topics = new Topics((topic) => goTo(topic));
+    if (this.settings.pipelines.length) this.topics.followPipelines();
     this.journey = new Journey({
       onShow: (journey) => this.#onJourney(journey),
       onReplay: (journey) => this.pulses.replay(journey),

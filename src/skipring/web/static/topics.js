@@ -1,7 +1,10 @@
 /** Table of topics; a click selects a topic. */
 
+import { get } from "./api.js";
 import { byId, element, keyed, setAttribute, setBanner, setText } from "./dom.js";
 import { count, counted, decimal } from "./format.js";
+
+const PIPELINES_MS = 5000;
 
 export class Topics {
   /** `onChoose` is called with a topic's name. */
@@ -37,6 +40,13 @@ export class Topics {
     });
   }
 
+  /** Show the lag of pipelines, now and every few seconds. */
+  async followPipelines() {
+    const lags = await get("pipelines").catch(() => []);
+    setBanner(byId("pipelines"), lags.map(lagOf).join(" · ") || null);
+    setTimeout(() => this.followPipelines(), PIPELINES_MS);
+  }
+
   #change(row, { members, publications, rate, lag, roots, differs, healthy }) {
     const [, nodes, stored, speed, behind, content] = row.children;
     setText(nodes, count(members));
@@ -70,4 +80,11 @@ function contentOf(roots, differs) {
   const named = differs.slice(0, 2).join(", ");
   const more = differs.length > 2 ? ` and ${differs.length - 2} more` : "";
   return named ? `${roots}: ${named}${more}` : `${roots} different`;
+}
+
+function lagOf({ address, behind, age_s: age }) {
+  if (behind === null) return `pipeline ${address} does not answer`;
+  const topics = Object.entries(behind).map(([topic, more]) => `${topic} ${count(more)} behind`);
+  const last = age === null ? "no batch yet" : `last batch ${count(Math.round(age))} s ago`;
+  return [`pipeline ${address}: ${topics.join(", ")}`.replace(/: $/, ""), last].join(", ");
 }
