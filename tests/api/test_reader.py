@@ -22,7 +22,7 @@ from skipring.api.reader import (
 )
 from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch
 from skipring.core.effects import Deliver, Origin
-from skipring.core.log import ANY_BYTE, EntryPage, MemoryLog, PageLimits
+from skipring.core.log import EVERY, EntryFilter, EntryPage, MemoryLog, PageLimits
 from skipring.errors import InputError
 
 NOW = 1_000_000  # microseconds
@@ -44,11 +44,11 @@ class RecordingLog(MemoryLog):
         self._read: list[int] = []
 
     def read_page(
-        self, start: int, end: int, limits: PageLimits, firsts: range = ANY_BYTE
+        self, start: int, end: int, limits: PageLimits, wanted: EntryFilter = EVERY
     ) -> EntryPage:
         assert start < self.end, "an offset that is not stored is never read"
         self._read.append(start)
-        return super().read_page(start, end, limits, firsts)
+        return super().read_page(start, end, limits, wanted)
 
     def read_offsets(self) -> list[int]:
         """Return the offsets that were read since the last call."""

@@ -226,9 +226,12 @@ def killed_and_restarted(
     ring.until(lambda: written_bytes(ring.data(name)) > enough)
     ring.kill(name)
     part = kept(ring.data(name), history)
+    joins = len(ring.events(name, "joined"))
     ring.restart(name)
     ids = {key for each in history for key in each.record_ids()}
     ring.until(lambda: ring.stored(name) == ids)
+    # A node that has not joined cannot hand its publications over.
+    ring.until(lambda: len(ring.events(name, "joined")) > joins)
     ring.send_signal(name, signal.SIGTERM)  # shown publications may not be written yet
     assert ring.exit_status(name) == 0
     return part

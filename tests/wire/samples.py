@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from skipring.core.batches import RecordBatch
 from skipring.core.labels import CIRCLE, Label, Word
 from skipring.core.limits import CHAIN_BYTES, NUMBER_MAX, REASON_CHARACTERS_MAX
-from skipring.core.log_messages import ChainValue, LogPage, Reason, StoreId, SurveyDigests
+from skipring.core.log_messages import ChainValue, LogPage, Name, Reason, StoreId, SurveyDigests
 from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.core.peers import SUPERVISOR, Address, NodeId, TopicId
 from skipring.core.state import LivenessState
@@ -83,6 +83,7 @@ def _parts() -> Mapping[object, SearchStrategy[Any]]:
         LivenessState: st.builds(LivenessState, counter, counter, st.booleans()),
         RecordBatch: publications().map(travelling),
         LogPage: log_pages(),
+        Name: st.text("ABYZabyz019._-", min_size=1, max_size=64),
         Reason: st.text(printable, max_size=REASON_CHARACTERS_MAX),
         ChangeText: st.text(printable, max_size=20),
         StoreId: st.text("0123456789abcdef", max_size=64),

@@ -1,9 +1,13 @@
-"""Run of a pipeline: the lock of the lake. tests/live/test_pipeline.py covers the query."""
+"""Run of a pipeline: the lock of the lake, restarts. tests/live/test_pipeline.py covers the query."""
 
 from __future__ import annotations
 
 import fcntl
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -29,3 +33,51 @@ def test_lake_that_another_process_writes_to_is_refused(
             runner_module.opened_lake(spark, project).__enter__()
     with runner_module.opened_lake(spark, project):
         pass
+
+
+class _Query:
+    """A query that has ended, perhaps with an error."""
+
+    isActive = False  # noqa: N815  (the name in PySpark)
+    lastProgress = None  # noqa: N815
+
+    def __init__(self, error: str | None) -> None:
+        self._error = error
+        self.is_stopped = False
+
+    def awaitTermination(self) -> None:
+        if self._error is not None:
+            raise RuntimeError(self._error)
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+SLOW = f"Python worker {runner_module.SLOW_WORKER}. SQLSTATE: XXKST"
+
+
+@pytest.mark.parametrize(
+    ("errors", "error"),
+    [
+        ([SLOW, SLOW, None], None),
+        ([SLOW] * 3, runner_module.SLOW_WORKER),
+        (["another"], "another"),
+    ],
+)
+def test_query_starts_again_if_a_worker_of_spark_was_too_slow(
+    monkeypatch: pytest.MonkeyPatch, errors: list[str | None], error: str | None
+) -> None:
+    queries = [_Query(each) for each in errors]
+    starting = iter(queries)
+    known = SimpleNamespace(began={}, files=None)
+    monkeypatch.setattr(runner_module, "opened_lake", lambda *_: nullcontext((known, known)))
+    monkeypatch.setattr(runner_module, "saved", lambda *_, **__: known)
+    monkeypatch.setattr(runner_module, "Upkeep", lambda *_: SimpleNamespace(open=lambda: None))
+    monkeypatch.setattr(runner_module, "start_query", lambda *_: next(starting))
+    run: Any = SimpleNamespace(project=None, began={})
+    spark: Any = None
+    expected = pytest.raises(RuntimeError, match=error) if error else nullcontext()
+    with expected:
+        assert runner_module.run_pipeline(spark, run, lambda _: None, Event()) == {}
+    assert all(query.is_stopped for query in queries)
+    assert next(starting, None) is None

@@ -35,6 +35,10 @@ POLL_S: Final = 0.2  # Guess: a delay of the output that a user does not notice.
 # Guess: the JVM of a killed run ends within this time. Until then it may still write.
 LOCK_WAIT_S: Final = 30.0
 LOCK: Final = ".lock"
+# Spark waits 10 s for a Python process to start, which is too short on a busy machine. A query goes
+# on from its checkpoint.
+SLOW_WORKER: Final = "failed to connect back"
+STARTS_MAX: Final = 3
 FINISH_S: Final = 10.0  # Guess: a user who interrupts does not want to wait longer.
 DELIVERIES_MAX: Final = 400_000  # Guess: some seconds of work; deliveries are small.
 # Measured: the steps of a micro-batch are small queries, which adaptive execution splits into jobs.
@@ -71,17 +75,27 @@ def run_pipeline(
         upkeep.open()
         watch = _QueryWatch(report)
         turn = _Turn(is_over)
-        query = start_query(spark, run, state, upkeep, watch.record, turn)
-        try:
-            while query.isActive and not is_over.wait(POLL_S):
-                watch.report(query)
-            turn.await_end()
-            watch.report(query, is_last=True)
-            if not is_over.is_set():
-                query.awaitTermination()  # raises the error of the query
-        finally:
-            query.stop()
+        for starts_left in reversed(range(STARTS_MAX)):
+            query = start_query(spark, run, state, upkeep, watch.record, turn)
+            try:
+                _follow(query, watch, turn, is_over)
+                break
+            except Exception as error:
+                if SLOW_WORKER not in str(error) or not starts_left:
+                    raise
+            finally:
+                query.stop()
     return watch.totals
+
+
+def _follow(query: StreamingQuery, watch: _QueryWatch, turn: _Turn, is_over: Event) -> None:
+    """Report the progress of a query until it ends or ``is_over``; raise its error."""
+    while query.isActive and not is_over.wait(POLL_S):
+        watch.report(query)
+    turn.await_end()
+    watch.report(query, is_last=True)
+    if not is_over.is_set():
+        query.awaitTermination()
 
 
 def optimize_lake(spark: SparkSession, project: Project) -> tuple[int, list[str]]:
