@@ -1,4 +1,4 @@
-"""Run of a pipeline: the lock of the lake, restarts. tests/live/test_pipeline.py covers the query."""
+"""Run of a pipeline: lock of the lake, restarts (tests/live/test_pipeline.py: the query)."""
 
 from __future__ import annotations
 
