@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from signal import SIGTERM
@@ -264,9 +265,11 @@ async def test_connection_warns_with_the_number_of_unconfirmed_publications() ->
 async def test_single_node_with_disk_does_not_wait(tmp_path: Path) -> None:
     with warnings.catch_warnings(action="error"):
         async with Cluster(n=0) as cluster:
-            async with asyncio.timeout(SOON_S):
-                async with to(cluster, tmp_path) as node, node.subscribe("alone") as news:
-                    await news.publish(b"x")
+            async with to(cluster, tmp_path) as node, AsyncExitStack() as leaving:
+                news = await leaving.enter_async_context(node.subscribe("alone"))
+                await news.publish(b"x")
+                async with asyncio.timeout(SOON_S):
+                    await leaving.aclose()
             assert await node.close() == 1
 
 

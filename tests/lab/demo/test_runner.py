@@ -27,7 +27,7 @@ from skipring.lab.demo.state import NodeState
 from skipring.spark import errors as errors_module
 from tests.support.processes import MARK, left_of
 
-DEADLINE_S = 240.0  # for steps that take less than a minute: the machine is shared
+DEADLINE_S = 900.0  # for steps that take less than a minute: the machine is shared
 ADDRESS = re.compile(r"In the browser: http://127\.0\.0\.1:\d+/\?token=\S+")
 NODE = re.compile(r"^(n\d\d) +(\d+) +(\S+) +(\d+) +([0-9a-f]{8})$", re.MULTILINE)
 VERDICT = re.compile(

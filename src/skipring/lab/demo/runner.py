@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHECK_S: Final = 0.2  # Guess: the interval in which a viewer notices a change.
-SPARK_S: Final = 180.0  # Guess: ten times the duration on a busy machine.
+SPARK_S: Final = 600.0  # Limit: 20 s on two idle cores; more than 180 s beside other Sparks.
 REMOVALS: Final = 5  # Guess: a process that was just killed may still write a file.
 REMOVAL_PAUSE_S: Final = 0.2
 
