@@ -180,9 +180,8 @@ def check_once(lake: Path, published: list[bytes]) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("kills", "in_process"), [(1, True), pytest.param(4, False, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # five minutes beside the other tests; test_microbatch.py kills every write
+@pytest.mark.parametrize(("kills", "in_process"), [(1, True), (4, False)])
 def test_pipeline_that_was_killed_interrupted_and_drained_has_every_publication_once(
     request: pytest.FixtureRequest, tmp_path: Path, kills: int, in_process: bool
 ) -> None:
