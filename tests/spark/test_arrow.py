@@ -185,7 +185,7 @@ def test_rows_are_excluded_and_selected_by_the_ids_of_records(places: set[int]) 
         (RecordFilter(keys=(b"k3", b"none"), sequence=(0, 20)), [3, 13]),
         (RecordFilter(publishers=("other",)), [COUNT, COUNT + 1]),
         (RecordFilter(keys=(b"",)), [COUNT + 1]),
-        (RecordFilter(publishers=("nobody",)), []),
+        (RecordFilter(publishers=("absent",)), []),
     ],
 )
 def test_rows_pass_a_filter_on_columns_that_are_not_read(
