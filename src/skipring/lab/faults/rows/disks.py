@@ -294,9 +294,7 @@ def _restored_cursor(trial: FaultTrial) -> None:
 
 def _restore_in_another_order(ring: FaultRing, name: str) -> None:
     """Restore a backup, publish while the node is alone, then let it catch up with the ring."""
-    data = ring.data(name)
-    shutil.rmtree(data)
-    shutil.copytree(beside(data, ".backup"), data)
+    _restore(ring, name)
     ring.start(name, supervisor=NO_SUPERVISOR)
     assert ring.publish_some(LOCAL, name) == LOCAL
     ring.stop(name)
@@ -310,27 +308,18 @@ def _restore_in_another_order(ring: FaultRing, name: str) -> None:
 @fault_row(
     "restored-offset",
     "the directory that a Spark query reads is restored, likewise (D1)",
-    "backup, 100 publications, restore, 20 published there; the query fails",
+    "backup, 100 publications, restore, 20 published there; the query reads on elsewhere",
     needs=(SPARK,),
 )
 def _restored_offset(trial: FaultTrial) -> None:
     for number in range(trial.repeats):
         with trial.ring("a", "b", "c") as ring:
             place = trial.directory / f"spark{number}"
-            ring.publish_some(HALF)
-            ring.heal()
-            read = _drained(ring, place, 1) or []
-            assert len(read) == HALF, f"Spark has read {len(read)} of {HALF}"
+            _read_half(ring, place, 1)
             stores = {surveyed(ring.place(each)).store: each for each in ring.nodes}
             for each in stores.values():  # the query may change to another store
-                ring.stop(each)
-                shutil.copytree(ring.data(each), beside(ring.data(each), ".backup"))
-                ring.restart(each)
-            ring.heal()
-            ring.publish_some(HALF)
-            ring.heal()
-            read = _drained(ring, place, 2) or []
-            assert len(read) == 2 * HALF, f"Spark has read {len(read)} of {2 * HALF}"
+                _back_up(ring, each)
+            _read_half(ring, place, 2)
             source = stores[_store_of(place / "checkpoint")]
             ring.stop(source)
             ring.ended.pop(source)
@@ -338,9 +327,52 @@ def _restored_offset(trial: FaultTrial) -> None:
             ring.restart(source)
             ring.heal()
             got = _drained(ring, place, 3)
-            if got is not None:
-                trial.add(judge(ring.ledger, {"spark": got}))
+            assert got is not None, "the query failed although other members hold its position"
+            trial.add(judge(ring.ledger, {"spark": got}))
+
+
+@fault_row(
+    "restored-alone",
+    "the only directory that a Spark query can read is restored (D1)",
+    "backup, 100 publications, restore, 100 others published there; the query fails",
+    needs=(SPARK,),
+)
+def _restored_alone(trial: FaultTrial) -> None:
+    for number in range(trial.repeats):
+        with trial.ring("a") as ring:
+            place = trial.directory / f"alone{number}"
+            _read_half(ring, place, 1)
+            _back_up(ring, "a")
+            before = set(ring.ledger.acknowledged)
+            _read_half(ring, place, 2)
+            ring.stop("a")
+            _restore(ring, "a")
+            ring.ledger.acknowledged &= before  # the operator deletes the others
+            ring.restart("a")
+            assert ring.publish_some(HALF) == HALF
+            got = _drained(ring, place, 3)
             assert got is None, "the query accepted its old offset"
+
+
+def _read_half(ring: FaultRing, place: Path, run: int) -> None:
+    """Publish HALF publications; let Spark read them, and all before them."""
+    ring.publish_some(HALF)
+    ring.heal()
+    read = _drained(ring, place, run) or []
+    assert len(read) == run * HALF, f"Spark has read {len(read)} of {run * HALF}"
+
+
+def _back_up(ring: FaultRing, name: str) -> None:
+    """Copy the directory of a node while the node is stopped."""
+    ring.stop(name)
+    shutil.copytree(ring.data(name), beside(ring.data(name), ".backup"))
+    ring.restart(name)
+
+
+def _restore(ring: FaultRing, name: str) -> None:
+    """Replace the directory of a stopped node by its backup."""
+    shutil.rmtree(ring.data(name))
+    shutil.copytree(beside(ring.data(name), ".backup"), ring.data(name))
 
 
 def _drained(ring: FaultRing, place: Path, run: int) -> list[bytes] | None:
