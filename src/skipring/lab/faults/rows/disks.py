@@ -347,7 +347,7 @@ def _restored_alone(trial: FaultTrial) -> None:
             _read_half(ring, place, 2)
             ring.stop("a")
             _restore(ring, "a")
-            ring.ledger.acknowledged &= before  # the operator deletes the others
+            ring.ledger.acknowledged.intersection_update(before)  # the operator deletes the others
             ring.restart("a")
             assert ring.publish_some(HALF) == HALF
             got = _drained(ring, place, 3)
