@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from skipring.core import log_pages
 from skipring.core import replica as replica_module
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.config import ProtocolConfig
@@ -23,7 +24,15 @@ from skipring.core.events import (
 )
 from skipring.core.labels import Label
 from skipring.core.log import Log, MemoryLog
-from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, Refused
+from skipring.core.log_messages import (
+    FetchLog,
+    FetchRecords,
+    GetLogInfo,
+    LogInfo,
+    LogPage,
+    RecordFilter,
+    Refused,
+)
 from skipring.core.messages import GetConfiguration
 from skipring.core.peers import Peer
 from skipring.core.state import (
@@ -277,6 +286,24 @@ async def test_non_member_refuses_a_request(question: Callable[[int], Request]) 
         answer = await client.request(TOPIC, "a", question, NodeStatus)
         assert isinstance(answer, Refused)
         assert answer.reason == "not a member of the topic"
+
+
+async def test_page_of_records_ends_when_the_time_of_a_scan_is_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = log_pages.READ_PAGE._replace(scanned_entries_max=1)
+    monkeypatch.setattr(log_pages, "READ_PAGE", one)
+    monkeypatch.setattr(status_server, "time_limit", lambda: lambda: True)
+    none = RecordFilter(keys=(b"none",))
+    async with started() as (node, client):
+        node.subscribe(TOPIC)
+        await node.submit(TOPIC, *opaque_batches(50))
+        search = partial(
+            FetchRecords, store="", epoch=0, start=0, end=50, bits=0, prefix=0, payloads=True
+        )
+        page = await client.request(TOPIC, "a", partial(search, where=none), LogPage)
+        assert isinstance(page, LogPage)
+        assert (page.next, page.batches) == (1, ())
 
 
 async def test_node_with_an_index_backlog_answers_without_indexing_everything(

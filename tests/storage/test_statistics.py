@@ -51,6 +51,27 @@ def all_selected(
     return found
 
 
+class CountingBytes(bytearray):
+    """Bytes that count those that a search reads."""
+
+    read = 0
+
+    def __getitem__(self, place: slice) -> bytearray:  # type: ignore[override]
+        found = bytearray(super().__getitem__(place))
+        self.read += len(found)
+        return found
+
+
+def test_search_for_the_next_match_reads_as_far_as_the_match() -> None:
+    firsts = CountingBytes(WINDOW_ENTRIES)
+    firsts[100] = firsts[300] = 1
+    positions = array("I", range(0, len(firsts) * 2 * GAP_BYTES_MAX, 2 * GAP_BYTES_MAX))
+    statistics = EntryStatistics(firsts)
+    wanted = EntryFilter(range(1, 2))
+    assert statistics.selected(positions, 0, 9 * GAP_BYTES_MAX, wanted) == ([100], 300)
+    assert firsts.read < 1000
+
+
 @given(
     count=st.integers(1, 80),
     gaps=st.lists(st.sampled_from([90, 900, 2 * GAP_BYTES_MAX]), min_size=80, max_size=80),

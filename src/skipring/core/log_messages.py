@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
@@ -150,11 +151,6 @@ class RecordFilter(Struct, frozen=True, array_like=True, gc=False, forbid_unknow
     sequence: FilterRange | None = None
     id_start: Annotated[bytes, Meta(max_length=ID_BYTES, description="bytes")] = b""
 
-    @property
-    def needs_records(self) -> bool:
-        """Return True if the body of a batch decides whether it has a wanted record."""
-        return self.keys is not None or self.times is not None
-
     def includes(self, batch: RecordBatch) -> bool:
         """Return True if records of a batch may be wanted, as far as its other fields show."""
         part = min(len(self.id_start), BATCH_PART)
@@ -167,11 +163,18 @@ class RecordFilter(Struct, frozen=True, array_like=True, gc=False, forbid_unknow
             )
         )
 
-    def includes_record(self, time: int, key: bytes | None) -> bool:
-        """Return True if a record with these fields is wanted."""
-        if self.times is not None and not (time and self.times[0] <= time <= self.times[1]):
-            return False
-        return self.keys is None or (key is not None and key in self.keys)
+    def record_test(self) -> Callable[[int, bytes | None], bool] | None:
+        """Return a function that tests the time and the key of a record; None if any will do."""
+        if self.keys is None and self.times is None:
+            return None
+        keys = None if self.keys is None else frozenset(self.keys)
+        first, last = self.times or (0, NUMBER_MAX)
+        earliest = first if self.times is None else max(first, 1)  # 0: no time is known
+
+        def includes(time: int, key: bytes | None) -> bool:
+            return earliest <= time <= last and (keys is None or key in keys)
+
+        return includes
 
 
 class FetchRecords(Struct, frozen=True, array_like=True, gc=False, tag=94):

@@ -259,7 +259,7 @@ class RequestServer:
             return Refused(question.request, NOT_A_MEMBER)
         match question:
             case FetchRecords():
-                return record_page(machine.replica.log, question)
+                return record_page(machine.replica.log, question, time_limit())
             case FetchDeliveries():
                 log = machine.replica.log
                 return delivery_page(self._trace, topic, log, question, time_limit())
