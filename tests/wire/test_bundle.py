@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from random import Random
 from typing import Any
 
 import msgspec
@@ -20,9 +23,20 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import NodeId
 from skipring.errors import MessageError, WireError
-from skipring.wire.bundle import MESSAGES_MAX, SMALL_TYPES, Bundle, SmallMessage, unbundle
+from skipring.lab.faults.frames import mutated, mutated_bundle
+from skipring.wire import bundle as bundle_module
+from skipring.wire.bundle import (
+    KNOWN_BYTES_MAX,
+    KNOWN_MAX,
+    MESSAGES_MAX,
+    REMEMBERED_MESSAGES_MAX,
+    SMALL_TYPES,
+    Bundle,
+    SmallMessage,
+    unbundle,
+)
 from skipring.wire.codec import FORMATS, decode
-from skipring.wire.framing import BUNDLE, CONTROL, CONTROL_BYTES_MAX, Frame
+from skipring.wire.framing import BUNDLE, CONTROL, CONTROL_BYTES_MAX, Frame, FrameReader
 from skipring.wire.rpc import WireMessage
 from tests.support.machines import peer, unhurried
 from tests.wire.samples import SAMPLES, TOPIC, frames_of
@@ -186,6 +200,40 @@ def test_bundle_is_not_a_single_message() -> None:
         decode(frame)
 
 
+def hostile_group(number: int, message: Sequence[object]) -> Frame:
+    """Return a bundle of one group of at most KNOWN_BYTES_MAX bytes, unlike all others."""
+    topic = f"{number:06}"
+    room = KNOWN_BYTES_MAX - len(topic) - 5
+    return body([[topic, [message] * (room // len(msgspec.msgpack.encode(message)))]])
+
+
+@pytest.mark.parametrize("message", SMALL, ids=lambda each: type(each).__name__)
+def test_distinct_groups_of_a_member_use_little_memory(message: SmallMessage) -> None:
+    """Groups of any messages, and of few messages with most bytes, would use 90 MB else."""
+    raw, count = msgspec.msgpack.encode(message), 500
+    for frame in (
+        lambda n: hostile_group(n, msgspec.msgpack.decode(raw)),
+        lambda n: body([[f"{n:050}", [msgspec.msgpack.decode(raw)] * REMEMBERED_MESSAGES_MAX]]),
+    ):
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(count):
+            unbundle(frame(number))
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (after - before) // count * KNOWN_MAX < 32 << 20
+
+
+def test_remembered_groups_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_module, "KNOWN_MAX", 3)
+    frames = [body([[f"bounded{number}", [[9, "b", 7]]]]) for number in range(4)]
+    first = unbundle(frames[0]).groups[0]
+    assert unbundle(frames[0]).groups[0] is first
+    for frame in frames[1:]:
+        unbundle(frame)
+    assert unbundle(frames[0]).groups[0] is not first
+
+
 @unhurried
 @given(st.data())
 def test_reader_survives_changed_bytes(data: st.DataObject) -> None:
@@ -199,3 +247,29 @@ def test_reader_survives_changed_bytes(data: st.DataObject) -> None:
     except WireError:
         return
     assert len(found) <= MESSAGES_MAX
+
+
+def test_each_of_50000_mutations_is_a_bundle_of_valid_messages_or_a_wire_error() -> None:
+    """A message that is read can be sent again, and arrives unchanged."""
+    rng = Random(5)
+    outcomes: Counter[str] = Counter()
+    for _ in range(50_000):
+        try:
+            for frame in FrameReader().feed(mutated_bundle(rng)):
+                found = read(frame)
+                outcomes["read"] += 1
+                assert 0 < len(found) <= MESSAGES_MAX
+                assert all(type(each) in SMALL_TYPES for _, each in found)
+                again = [each for made in written(*found) for each in read(made)]
+                assert again == found
+        except WireError as error:
+            outcomes[type(error).__name__] += 1
+    assert outcomes["read"] > 2_000
+    assert outcomes["MessageError"] > 5_000
+    assert outcomes["FramingError"] > 500
+
+
+def test_mutations_for_attacks_contain_bundles() -> None:
+    rng = Random(6)
+    kinds = Counter(mutated(rng)[4] for _ in range(2_000))
+    assert kinds[BUNDLE] > 50

@@ -14,6 +14,7 @@ from skipring.lab.faults.frames import bursts
 from skipring.lab.faults.judge import Judgement
 from skipring.lab.faults.matrix import HELD, FaultOutcome, FaultRow, Need, page, run_row
 from skipring.lab.faults.rows import ROWS
+from skipring.lab.faults.samples import SAMPLES
 from skipring.lab.faults.trial import FaultTrial
 
 ALLOW_MISSING = "SKIPRING_ALLOW_MISSING"  # set: rows of the short form may lack their tools
@@ -126,9 +127,9 @@ def test_page_is_not_overwritten_by_some_of_the_rows(
     assert written.read_text() == "all rows"
 
 
-def test_burst_has_a_repetition_for_every_message_type() -> None:
+def test_burst_has_a_repetition_for_every_message_type_and_for_bundles() -> None:
     (row,) = [row for row in ROWS if row.name == "burst"]
-    assert row.repeats == len(bursts())
+    assert row.repeats == len(bursts()) == len({type(sample) for sample in SAMPLES}) + 2
 
 
 def test_command_refuses_the_name_of_no_row() -> None:

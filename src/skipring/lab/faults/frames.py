@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, pairwise
 from random import Random
 from typing import Final
 
 from skipring.core.messages import names_another
-from skipring.core.peers import NodeId
+from skipring.core.peers import NodeId, TopicId
 from skipring.lab.faults.requests import TOPIC
 from skipring.lab.faults.samples import SAMPLES
+from skipring.wire.bundle import Bundle, SmallMessage
 from skipring.wire.codec import encode
 from skipring.wire.handshake import Hello, Role, encode_greeting
 from skipring.wire.rpc import Address, WireMessage
@@ -26,13 +27,41 @@ NOWHERE: Final = "127.0.0.1:9"  # the address of an attacker: no process listens
 SOURCES: Final = 250  # loopback networks to dial from, so limits per address do not end a run
 
 _FRAMES: Final = [encode(TOPIC, sample) for sample in SAMPLES]
+_SMALL: Final = [each for each in SAMPLES if isinstance(each, SmallMessage)]
+
+
+def bundled(*messages: tuple[TopicId, SmallMessage]) -> bytes:
+    """Return the frame of messages that share one; they must fit."""
+    bundle = Bundle()
+    for topic, message in messages:
+        bundle.add(topic, message)
+    (made,) = bundle.frames(lambda nodes: dict.fromkeys(nodes, NOWHERE))
+    assert made is not None
+    return made
+
+
+# All small messages in one group, each in a group of its own, and pairs.
+_BUNDLES: Final = [
+    bundled(*[(TOPIC, each) for each in _SMALL]),
+    bundled(*[(f"{TOPIC}.{number}", each) for number, each in enumerate(_SMALL)]),
+    *(bundled((TOPIC, one), (TOPIC, other)) for one, other in pairwise(_SMALL)),
+]
 _BODY_CHANCE: Final = 0.9  # probability of a mutation outside the head of the frame
 _BYTES_MIN: Final = 6  # shorter frames are not mutated again
 
 
 def mutated(rng: Random) -> bytes:
     """Return a valid frame with a few changed bytes, or a changed length."""
-    made = bytearray(rng.choice(_FRAMES))
+    return _mutation(rng, _FRAMES + _BUNDLES)
+
+
+def mutated_bundle(rng: Random) -> bytes:
+    """Return a frame of several messages with a few changed bytes, or a changed length."""
+    return _mutation(rng, _BUNDLES)
+
+
+def _mutation(rng: Random, frames: Sequence[bytes]) -> bytes:
+    made = bytearray(rng.choice(frames))
     head = HEAD_BYTES if rng.random() < _BODY_CHANCE else 0
     for _ in range(rng.randrange(1, 4)):
         place = rng.randrange(head, len(made)) if len(made) > head else 0
@@ -58,11 +87,10 @@ def greeting(name: NodeId, role: Role = Role.NODE, address: Address = NOWHERE) -
 
 
 def bursts() -> Mapping[str, bytes]:
-    """Return 256 KiB of valid frames of every message type, by the name of the type."""
-    return {
-        type(sample).__name__: frame * -(-BURST_BYTES // len(frame))
-        for sample, frame in zip(SAMPLES, _FRAMES, strict=True)
-    }
+    """Return 256 KiB of valid frames of every message type, and of several messages, by name."""
+    named = {type(sample).__name__: frame for sample, frame in zip(SAMPLES, _FRAMES, strict=True)}
+    named |= {"a bundle of a topic": _BUNDLES[0], "a bundle of topics": _BUNDLES[1]}
+    return {name: frame * -(-BURST_BYTES // len(frame)) for name, frame in named.items()}
 
 
 def forged(sender: NodeId) -> list[WireMessage]:
@@ -71,8 +99,10 @@ def forged(sender: NodeId) -> list[WireMessage]:
 
 
 def forged_frames(sender: NodeId, count: int) -> bytes:
-    """Return ``count`` frames with forged senders, of all types in turn."""
-    frames = [encode(TOPIC, each) for each in forged(sender)]
+    """Return ``count`` frames with forged senders, of all types in turn, and of several."""
+    messages = forged(sender)
+    frames = [encode(TOPIC, each) for each in messages]
+    frames.append(bundled(*[(TOPIC, each) for each in messages if isinstance(each, SmallMessage)]))
     return b"".join(frames[number % len(frames)] for number in range(count))
 
 

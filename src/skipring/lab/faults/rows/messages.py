@@ -54,9 +54,9 @@ def bounded_growth(ring: FaultRing, *names: str) -> Iterator[None]:
 
 @fault_row(
     "burst",
-    "256 KiB of every valid message type, as a node and as a client",
+    "256 KiB of every valid message type, and of bundles, as a node and as a client",
     "generated from the wire samples, to a node and to the supervisor",
-    repeats=len({type(sample) for sample in SAMPLES}),
+    repeats=len(bursts()),
 )
 def _burst(trial: FaultTrial) -> None:
     with trial.ring(*OTHERS) as ring:
