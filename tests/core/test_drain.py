@@ -87,6 +87,42 @@ def test_drain_ends_at_the_member_that_stays() -> None:
     assert held(world, "d") == 300
 
 
+LARGE = standing_ring([f"n{number:02}" for number in range(16)])
+
+
+@pytest.mark.parametrize("node", LARGE.subscribers)
+def test_drain_after_the_departure_of_all_neighbours_finds_a_member_that_they_named(
+    node: NodeId,
+) -> None:
+    states = dict(LARGE.subscribers)
+    states[node] = replace(states[node], publications=MADE[:100])
+    world = world_of(replace(LARGE, subscribers=states))
+    neighbours = world.subscribers[node].neighbours()
+    for each in neighbours:
+        world.drain(each)
+    run_rounds(world, RandomOrder(), 2)
+    world.drain(node)
+    rounds_until_drained(world, node)
+    receiver = world.drained[node]
+    assert receiver is not None
+    assert receiver not in neighbours
+    assert held(world, receiver) == 100
+
+
+def test_names_of_a_leaver_are_forgotten_with_its_announcement() -> None:
+    world = world_of(LARGE)
+    node = next(iter(LARGE.subscribers))
+    for each in world.subscribers[node].neighbours():
+        world.drain(each)
+    run_rounds(world, RandomOrder(), 2)
+    memory = world.subscribers[node].memory()
+    assert memory is not None
+    assert memory.drain.told
+    run_rounds(world, RandomOrder(), LEAVING_TICKS + 1)
+    memory = world.subscribers[node].memory()
+    assert memory is None or not memory.drain.told
+
+
 def test_drain_passes_over_a_member_that_cannot_be_reached() -> None:
     world = world_of(holding(a=300))
     world.drain("a")

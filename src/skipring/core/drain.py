@@ -96,7 +96,7 @@ class Drain:
         """End the drain and accept handovers again."""
         self._ticks = 0
         self._stop()
-        self._named = self._rejected = self._absent = None
+        self._rejected = self._absent = None
 
     def request(self, event: DrainRequested, neighbours: Sequence[NodeId], out: Outbox) -> None:
         """Announce that this node leaves, and start to hand over."""
@@ -104,7 +104,7 @@ class Drain:
         self.leave()
         self._ids, self._everything = event.ids, event.everything
         self._accepts_volatile = not self._replica.log.is_durable
-        self.announce(neighbours, neighbours, out)
+        self.announce(self.candidates(neighbours), neighbours, out)
         self._choose(neighbours, out)
 
     def announce(self, to: Iterable[NodeId], neighbours: Sequence[NodeId], out: Outbox) -> None:
@@ -164,10 +164,9 @@ class Drain:
         if self._leaving is None:
             self._leaving = {}
         self._leaving[message.sender] = LEAVING_TICKS
-        if self.is_leaving:
-            if message.sender in named:  # withdraw it from the named nodes
-                self.announce(self._leavers(message.sender), neighbours, out)
-            self._record_named(message, neighbours, out)
+        if self.is_leaving and message.sender in named:  # withdraw it from the named nodes
+            self.announce(self._leavers(message.sender), neighbours, out)
+        self._record_named(message, neighbours, out)
         if message.sender != self._receiver:
             self._handovers.stop(message.sender)
         if self._receiver not in (None, *self._staying(self.candidates(neighbours))):
@@ -177,9 +176,10 @@ class Drain:
         return [node for node in self._leaving or () if node not in (but, self._node, SUPERVISOR)]
 
     def _record_named(self, message: Draining, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Record remaining nodes that a leaver names; announce to them that this node leaves.
+        """Record remaining nodes that a leaver names: this node may leave, now or later.
 
-        Forget nodes that the leaver named before and no longer names.
+        Forget nodes that the leaver named before and no longer names. A node that leaves announces
+        this to the others.
         """
         named = {
             node: leaver
@@ -190,7 +190,8 @@ class Drain:
         news = [node for node in self._staying(message.remaining) if node not in known]
         for node in dict.fromkeys(news[: max(NAMED_MAX - len(named), 0)]):
             named[node] = message.sender
-            self.announce((node,), neighbours, out)
+            if self.is_leaving:
+                self.announce((node,), neighbours, out)
         self._named = named or None
 
     def on_absent(self, node: NodeId, neighbours: Sequence[NodeId], out: Outbox) -> None:
@@ -237,6 +238,8 @@ class Drain:
             } or None
         if self._ticks == 0:
             self.stay()
+            leaving, named = self._leaving or (), (self._named or {}).items()
+            self._named = {node: leaver for node, leaver in named if leaver in leaving} or None
         elif not self._is_over and (
             self._receiver is None or self._receiver not in self._handovers
         ):
