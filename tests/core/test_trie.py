@@ -20,8 +20,8 @@ from skipring.core.summaries import (
     leaf_digest,
 )
 from skipring.core.trie import BUCKET_IDS, OFFSET_BYTES, PublicationTrie
-from skipring.lab.bench.index import ReferenceTrie
 from tests.support.machines import unhurried
+from tests.support.reference_trie import ReferenceTrie
 
 SHAPES = ("random", "clustered", "deep")
 SIZES = (0, 1, 2, 3, BUCKET_IDS, BUCKET_IDS + 1, 100, 600)

@@ -149,9 +149,9 @@ def _chosen(names: Iterable[str], option: click.Parameter, text: str | None) -> 
 
 
 def _jobs(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
-    from skipring.lab.bench.fanout import JOB_NAMES
+    from skipring.lab.bench.fanout import JOBS
 
-    return _chosen(JOB_NAMES, option, text)
+    return _chosen(JOBS, option, text)
 
 
 def _target_jobs(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
@@ -177,8 +177,8 @@ def _against(catalogue: str) -> Callable[[Command], Command]:
 def bench() -> None:
     """Measure performance and compare it with other systems.
 
-    The output is one JSON line per measurement, the ratios last. The extra bench installs the
-    clients of other systems; a missing system is skipped.
+    The output is one line per measurement. The extra bench installs the clients of other systems; a
+    missing system is skipped.
     """
 
 
@@ -212,7 +212,7 @@ def sim(as_json: bool, **options: int) -> None:
 @_seed
 @json_option()
 def index(n: int, seed: int, as_json: bool) -> None:
-    """Measure speed and memory of the index of N publications, and of a plain Patricia trie."""
+    """Measure speed and memory of the index of N publications."""
     from skipring.lab.bench.index import measure
 
     _print_rows(measure(n, seed=seed), as_json=as_json)
@@ -231,15 +231,14 @@ def reconcile(sizes: list[int], seed: int, as_json: bool) -> None:
 
 @bench.command()
 @option("--n", "Number of publications.", into="rows", type=SIZE, default=100_000)
-@option("--runs", "Runs of the lab, n = 16.", type=SIZE, default=1000)
 @_repeats(7)
 @json_option()
-def spark(rows: int, runs: int, repeats: int, as_json: bool) -> None:
-    """Compare reading N publications with reading Parquet; run simulations as tasks."""
+def spark(rows: int, repeats: int, as_json: bool) -> None:
+    """Compare reading N publications with reading Parquet."""
     require_extra("spark")
     from skipring.lab.bench.spark import measure
 
-    _print_rows(measure(rows, runs, repeats=repeats), as_json=as_json)
+    _print_rows(measure(rows, repeats=repeats), as_json=as_json)
 
 
 @bench.command()
@@ -270,8 +269,7 @@ def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: AN
     Jobs are throughput, sustained (32,000 publications to 64 subscribers), latency (64 subscribers,
     200 publications per second), busy (the same while other processes compete for each core), hops
     (8 members with processes of their own), hottest (the busiest of 64 nodes compared with a
-    broker), size-BYTES, topics-COUNT (4 subscribers) and loss (frames are dropped and nodes killed;
-    all members must end in sync).
+    broker), size-BYTES and topics-COUNT (4 subscribers).
     """
     from skipring.lab.bench.fanout import measure
 
@@ -327,14 +325,9 @@ def targets(repeats: int, jobs: list[str], *, small: bool, as_json: bool) -> Non
 
 
 def _print_rows(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
-    from skipring.lab.bench.report import ratio_lines
-
     for row in rows:
         if as_json:
             click.echo(json.dumps(row))
-        elif "ratios" in row:
-            for line in ratio_lines(row["ratios"]):
-                click.echo(line)
         else:
             click.echo("  ".join(f"{name} {value}" for name, value in row.items()))
 

@@ -11,7 +11,6 @@ import pytest
 
 from skipring.lab.bench import fanout, history
 from skipring.lab.bench.harness import run_of, run_once
-from skipring.lab.bench.report import is_measured
 from skipring.lab.bench.run import BenchRun
 from skipring.lab.bench.systems import brokerless, brokers, catalog
 from skipring.lab.bench.systems.brokers import (
@@ -96,9 +95,8 @@ def test_missing_package_is_named_with_its_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(catalog, "find_spec", lambda _: None)
-    zenoh, last = fanout.measure([4], systems=["zenoh"], jobs=[fanout.THROUGHPUT])
+    (zenoh,) = fanout.measure([4], systems=["zenoh"], jobs=[fanout.THROUGHPUT])
     assert zenoh["skipped"] == "not installed: pip install 'skipring[bench]'"
-    assert last == {"ratios": {}}
 
 
 @pytest.mark.parametrize(("n", "count"), [(64, 1562), (200_000, 1)])
@@ -121,8 +119,6 @@ def test_missing_system_is_skipped() -> None:
     assert System("ours.Ring").skipped is None
     reason = System("none.None", packages=("no_such_package",)).skipped
     assert reason == {"skipped": f"not installed: {catalog.CLIENTS}"}
-    assert reason is not None
-    assert not is_measured(reason)
 
 
 # -- stored histories ---------------------------------------------------------------------------

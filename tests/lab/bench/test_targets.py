@@ -1,4 +1,4 @@
-"""Table of the targets: rows, ratios, Markdown, and one job of each kind."""
+"""Table of the targets: rows, Markdown, and one job of each kind."""
 
 import json
 from collections.abc import Callable
@@ -18,6 +18,7 @@ from skipring.lab.bench.targets import (
     SMALL,
     START,
     TARGETS,
+    Bound,
     Figure,
     Key,
     Results,
@@ -66,32 +67,44 @@ def test_ratio_is_computed_in_each_round() -> None:
     }
 
 
-def test_ratios_are_shown_with_their_targets() -> None:
-    *_, last = rows(_results(index=[{"inserts_per_s": 500_000.0}]))
-    ratios = last["ratios"]
-    assert ratios["inserts_per_s"] == 500_000
-    assert ratios["inserts_per_s_at_least"] == 400_000
-    assert ratios["inserts_per_s_reached"] == 1.25
-    assert ratios["start_single_cpu_s_at_most"] == 3
-    assert ratios["start_single_cpu_s_reached"] == 1
-    assert ratios["cpu_nats_over_skipring_n64_reached"] == pytest.approx(1 / 3.5, abs=0.01)
-    assert ratios["p50_ms_lone"] == 3
+def test_row_shows_its_target_and_by_how_much_it_is_reached() -> None:
+    found = {row["target"]: row for row in rows(_results()) if "target" in row}
+    assert found["start_single_cpu_s"]["target_value"] == 3
+    assert found["start_single_cpu_s"]["reached"] == 1
+    assert found["cpu_nats_over_skipring_n64"]["reached"] == pytest.approx(1 / 3.5, abs=0.01)
+    assert found["p50_ms_lone"]["value"] == 3
+    assert "reached" not in found["p50_ms_lone"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "found", "reached"),
+    [
+        (Bound(2.5), 5.0, 2.0),
+        (Bound(2.5), 2.5, 1.0),
+        (Bound(2.5), 1.0, 0.4),
+        (Bound(1000), 999, 0.999),
+        (Bound(30, is_upper=True), 15, 2.0),
+        (Bound(30, is_upper=True), 60, 0.5),
+        (Bound(30, is_upper=True), 0, 1.0),
+        (Bound(1000, is_upper=True), 1001, 0.999),
+    ],
+)
+def test_bound_is_reached_from_1_on(bound: Bound, found: float, reached: float) -> None:
+    assert bound.reached(found, bound.goal) == reached
 
 
 def test_figures_of_jobs_precede_the_targets() -> None:
     results = _results()
     found = list(rows(results))
-    assert len(found) == len(results) + len(TARGETS) + 1
+    assert len(found) == len(results) + len(TARGETS)
     assert [(row["job"], row["system"]) for row in found[: len(results)]] == list(results)
-    assert [row["target"] for row in found[len(results) : -1]] == [each.key for each in TARGETS]
+    assert [row["target"] for row in found[len(results) :]] == [each.key for each in TARGETS]
 
 
-def test_failed_job_has_a_reason_and_no_ratio() -> None:
+def test_failed_job_has_a_reason_and_no_value() -> None:
     results = _results(start=SkipringError("no room"))
     failed = [row for row in rows(results) if row.get("failed") == "no room"]
     assert [row.get("target") for row in failed] == [None, "start_cpu_s", "start_pause_ms"]
-    *_, last = rows(results)
-    assert not [name for name in last["ratios"] if name.startswith(("start_cpu", "start_pause"))]
     assert len([line for line in markdown(results) if "not measured: no room" in line]) == 2
 
 
@@ -168,7 +181,7 @@ def test_command_prints_the_table_or_json(is_json: bool, monkeypatch: pytest.Mon
     assert got.stderr == "start skipring: 3 s\n"
     lines = got.stdout.splitlines()
     if is_json:
-        assert list(json.loads(lines[-1])) == ["ratios"]
+        assert [json.loads(line) for line in lines] == list(rows(_results()))
     else:
         assert lines == list(markdown(_results()))
 

@@ -2,13 +2,13 @@
 
 ``skipring bench history``. The members of a ring have the history on disk; a fetch ends when the
 newcomer has delivered all of it and stored it on its own disk. Newcomers of other systems only
-count messages, or also store them (``-stored``); goals refer to those that store. The systems run
-several times, in rotation, each time with new servers.
+count messages, or also store them (``-stored``). The systems run several times, in rotation, each
+time with new servers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from time import monotonic, sleep
 from typing import Final
@@ -17,25 +17,10 @@ from msgspec.structs import replace
 
 from skipring.errors import SkipringError
 from skipring.lab.bench.harness import run_directory
-from skipring.lab.bench.report import (
-    Figures,
-    Row,
-    against_goal,
-    in_turns,
-    is_measured,
-    spreads,
-    with_ratios,
-)
+from skipring.lab.bench.report import Figures, Row, in_turns, spreads
 from skipring.lab.bench.run import BenchRun, Board, Moment, Slot
 from skipring.lab.bench.servers import BenchProcesses, fill_store, make_certificates
-from skipring.lab.bench.systems.catalog import (
-    JETSTREAM_STORED,
-    OURS,
-    OURS_SECURED,
-    REDIS_STREAMS_STORED,
-    RINGS,
-    STORED,
-)
+from skipring.lab.bench.systems.catalog import OURS_SECURED, RINGS, STORED
 from skipring.lab.bench.worker import FILL, NEWCOMER
 from skipring.lab.usage import cpu_ns
 
@@ -44,8 +29,6 @@ COUNTS: Final = (10_000, 100_000)
 PAYLOAD_BYTES: Final = 128
 REPEATS: Final = 5  # Guess: the median of three is not steady enough.
 MEMBERS: Final = 3
-# Goals: lower bounds on another system's CPU time relative to skipring's.
-CPU_GOALS: Final[Mapping[str, float]] = {JETSTREAM_STORED: 2.0, REDIS_STREAMS_STORED: 1.0}
 # Guesses: servers below this share of a core have finished storing the history.
 IDLE_SHARE: Final = 0.04
 IDLE_POLL_S: Final = 0.5
@@ -59,10 +42,10 @@ def measure(
     repeats: int = REPEATS,
     systems: Iterable[str] = tuple(STORED),
 ) -> Iterator[Row]:
-    """Return an iterator of one row per measurement, the ratios last."""
+    """Yield one row per measurement."""
     chosen = list(systems)
-    rows = (row for count in counts for row in _compare(chosen, count, size, repeats))
-    return with_ratios(rows, ratios)
+    for count in counts:
+        yield from _compare(chosen, count, size, repeats)
 
 
 def _compare(systems: Sequence[str], count: int, size: int, repeats: int) -> Iterator[Row]:
@@ -144,35 +127,4 @@ def _fetch(run: BenchRun, processes: BenchProcesses, servers: Sequence[int]) -> 
         "cpu_s_settled": sum(cpu_settled_s),
         "wall_s": wall_s,
         "settled_s": settled_s,
-    }
-
-
-# -- ratios ----------------------------------------------------------------------------------
-
-
-def ratios(rows: Iterable[Row]) -> dict[str, float]:
-    """Compare other systems with skipring, with goals for the longest history, and lengths."""
-    measured = [row for row in rows if is_measured(row)]
-    ours = {row["count"]: row["cpu_s"] for row in measured if row["system"] == OURS}
-    longest = max((row["count"] for row in measured), default=0)
-    found: dict[str, float] = {}
-    for row in measured:
-        own, goal = ours.get(row["count"]), CPU_GOALS.get(row["system"])
-        name = f"cpu_{row['system']}_over_skipring_{row['count']}"
-        if own is not None and row["system"] != OURS:
-            goal = goal if row["count"] == longest else None
-            found |= against_goal(name, row["cpu_s"] / own, goal)
-    return found | _length_ratios(measured)
-
-
-def _length_ratios(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the cost per publication relative to that of the shortest history."""
-    shortest, key = min((row["count"] for row in rows), default=0), "cpu_us_per_publication"
-    costs = {row["system"]: row[key] for row in rows if row["count"] == shortest}
-    return {
-        f"cpu_{row['system']}_history_{row['count']}_over_{shortest}": round(
-            row[key] / costs[row["system"]], 2
-        )
-        for row in rows
-        if row["count"] != shortest and row["system"] in costs
     }

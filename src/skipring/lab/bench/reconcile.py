@@ -19,7 +19,7 @@ from msgspec.msgpack import Encoder
 
 from skipring.core.antientropy import AntiEntropy, TransferTracker
 from skipring.core.batches import RecordBatch
-from skipring.core.config import Mode, ProtocolConfig, Rule
+from skipring.core.config import Mode, ProtocolConfig
 from skipring.core.effects import Outbox, Send, Store
 from skipring.core.log import LogEntry, MemoryLog
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
@@ -27,22 +27,12 @@ from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BYTES
 from skipring.core.replica import Replica
 from skipring.core.trie import PublicationTrie
-from skipring.lab.bench.report import Row, at_most, with_ratios
+from skipring.lab.bench.report import Row
 
-BATCHED: Final = "skipring"
-UNBATCHED: Final = "skipring without batch"
 SIZES: Final = (100_000, 1_000_000)
 DIFFERENCES: Final = (0, 1, 10, 100, 1000, 10_000)
-UNBATCHED_N_MAX: Final = 100_000  # beyond, one message per tuple takes minutes
-UNBATCHED_DIFFERENCES_MAX: Final = 100
 REPEATS: Final = 3
 TICKS_MAX: Final = 64  # Limit: after this the tries count as different.
-
-# Goals (upper bounds) for 10^6 publications of which 1000 differ, and for equal tries.
-HOPS: Final = 8
-BYTES: Final = 750_000
-EQUAL_BYTES: Final = 64
-NEGENTROPY_BYTES: Final = 1_410_000  # measured elsewhere with the same n and d, in 6 hops
 
 _LEFT: Final[NodeId] = "a"
 _RIGHT: Final[NodeId] = "b"
@@ -57,28 +47,16 @@ _encoder = Encoder()
 def measure(
     sizes: Sequence[int] = SIZES, differences: Sequence[int] = DIFFERENCES, *, seed: int = 0
 ) -> Iterator[Row]:
-    """Return an iterator of one row per measurement, the ratios last."""
-    return with_ratios(_rows(sizes, differences, seed), _ratios)
-
-
-def _rows(sizes: Sequence[int], differences: Sequence[int], seed: int) -> Iterator[Row]:
+    """Yield one row per measurement."""
     for n in sizes:
         common = _fresh(_trie_of(range(n), seed))
         for d in (d for d in differences if d <= n):
-            for system in _systems(n, d):
-                yield _measure(common, d, system, seed)
+            yield _measure(common, d, seed)
 
 
-def _systems(n: int, d: int) -> tuple[str, ...]:
-    is_small = n <= UNBATCHED_N_MAX and d <= UNBATCHED_DIFFERENCES_MAX
-    return (BATCHED, UNBATCHED) if is_small else (BATCHED,)
-
-
-def _measure(common: PublicationTrie, d: int, system: str, seed: int) -> Row:
+def _measure(common: PublicationTrie, d: int, seed: int) -> Row:
     """Reconcile REPEATS times with different differences; the figures are medians."""
-    without = (Rule.BATCH,) if system == UNBATCHED else ()
-    config = ProtocolConfig.of(Mode.FAST, without)
-    found = []
+    config, found = ProtocolConfig.of(Mode.FAST), []
     for repeat in range(REPEATS):
         first = len(common) + repeat * d
         pair = _Pair(common, range(first, first + d), config, seed)
@@ -87,7 +65,7 @@ def _measure(common: PublicationTrie, d: int, system: str, seed: int) -> Row:
     figures = {name: [figure[name] for figure in found] for name in found[0]}
     return {
         "job": "reconcile",
-        "system": system,
+        "system": "skipring",
         "n": len(common),
         "d": d,
         **{name: median(values) for name, values in figures.items() if name != "equal"},
@@ -96,26 +74,6 @@ def _measure(common: PublicationTrie, d: int, system: str, seed: int) -> Row:
         "equal": all(figures["equal"]),
         "repeats": REPEATS,
     }
-
-
-def _ratios(rows: list[Row]) -> dict[str, float]:
-    """Compare the largest tries with their goals."""
-    batched = [row for row in rows if row["system"] == BATCHED]
-    n = max(row["n"] for row in batched)
-    by_d = {row["d"]: row for row in batched if row["n"] == n}
-    ratios: dict[str, float] = {}
-    if 0 in by_d:
-        ratios |= at_most("equal_bytes", by_d[0]["wire_bytes"], EQUAL_BYTES)
-    if 1000 in by_d:  # noqa: PLR2004 - the goals are for 1000 differences
-        size, hops = by_d[1000]["wire_bytes"], by_d[1000]["hops"]
-        ratios |= at_most("bytes_at_1000", size, BYTES) | at_most("hops_at_1000", hops, HOPS)
-        ratios["bytes_at_1000_negentropy_over_skipring"] = round(NEGENTROPY_BYTES / size, 2)
-    alone = {(row["n"], row["d"]): row["messages"] for row in rows if row["system"] == UNBATCHED}
-    both = [(alone[key], row) for row in batched if (key := (row["n"], row["d"])) in alone]
-    if both:
-        messages, row = max(both, key=lambda pair: pair[0])
-        ratios["messages_unbatched_over_skipring"] = round(messages / row["messages"], 2)
-    return ratios
 
 
 # -- two subscribers ---------------------------------------------------------------------------

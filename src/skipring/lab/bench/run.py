@@ -46,7 +46,6 @@ class BenchRun(Struct, frozen=True, kw_only=True):
     profiles: Path | None = None  # directory for profiles; None: do not profile
     apart: int = 0  # further subscribers with processes of their own; they join first
     is_busy: bool = False  # during the run, another process competes for each core
-    loss: float = 0.0  # share of the frames that members drop
     deadline_s: float = 120.0
 
     def save(self) -> None:
@@ -97,7 +96,6 @@ class Slot(IntEnum):
     """Counters and flags of a run."""
 
     CONNECTED = 0  # the subscribers have subscribed
-    VICTIMS_CONNECTED = auto()  # the members that will be killed have subscribed
     PROBED = auto()  # the last probe that all subscribers received
     IS_PROBED = auto()  # all subscribers received the final probe
     BEGIN = auto()  # set by the harness to begin the run

@@ -16,13 +16,9 @@ from skipring.errors import SkipringError
 from skipring.lab.bench import history, index, nodes
 from skipring.lab.bench.fanout import BUSY, HOPS, LATENCY, SUSTAINED, THROUGHPUT, job_of
 from skipring.lab.bench.report import (
-    REACHED,
     Figures,
     Row,
-    at_least,
-    at_most,
     in_turns,
-    is_measured,
     spread,
     spreads,
     table_header,
@@ -98,9 +94,11 @@ class Bound(Struct, frozen=True):
     aim: float | None = None
     is_upper: bool = False
 
-    def compared(self, key: str, found: float, bound: float) -> dict[str, float]:
-        """Return a figure with a bound, and whether it is reached."""
-        return (at_most if self.is_upper else at_least)(key, found, bound)
+    def reached(self, found: float, limit: float) -> float:
+        """Return by how much a figure reaches a limit: 1 or more if it does."""
+        if self.is_upper:
+            return _rounded(limit / found) if found > 0 else 1.0
+        return _rounded(found / limit)
 
 
 class Target(Struct, frozen=True):
@@ -110,6 +108,11 @@ class Target(Struct, frozen=True):
     text: str
     figures: tuple[Figure, ...]  # one, or numerator and denominator
     bound: Bound | None = None
+
+
+def _rounded(value: float) -> float:
+    """Round to more digits below 1, so 0.999 is not printed as reached."""
+    return round(value, 2 if value >= 1 else 4)
 
 
 def _least(goal: float, aim: float | None = None) -> Bound:
@@ -330,25 +333,16 @@ def _missing(job: str, system: str) -> str | None:
 
 
 def rows(results: Results) -> Iterator[Row]:
-    """Yield the figures of each job, the rows of the table, and the ratios last."""
+    """Yield the figures of each job, then the rows of the table."""
     for (job, system), repeats in results.items():
         row: Row = {"job": job, "system": system}
         yield row | (
             {"failed": str(repeats)} if isinstance(repeats, SkipringError) else spreads(repeats)
         )
-    ratios: dict[str, float] = {}
     for target in TARGETS:
         found = target_row(target, results)
         if found is not None:
             yield found
-            ratios |= _ratios(target, found) if is_measured(found) else {}
-    yield {"ratios": ratios}
-
-
-def _ratios(target: Target, row: Row) -> dict[str, float]:
-    """Return the ratios of a row under the key of its target."""
-    bound, value = target.bound, row["value"]
-    return bound.compared(target.key, value, bound.goal) if bound else {target.key: value}
 
 
 def target_row(target: Target, results: Results) -> Row | None:
@@ -365,7 +359,11 @@ def target_row(target: Target, results: Results) -> Row | None:
     values = [
         found[0] / found[1] if found[1:] else found[0] for found in zip(*columns, strict=True)
     ]
-    return row | {"repeats": len(values), **spread("value", values)}
+    row |= {"repeats": len(values), **spread("value", values)}
+    if target.bound is not None:
+        goal = target.bound.goal
+        row |= {"target_value": goal, "reached": target.bound.reached(row["value"], goal)}
+    return row
 
 
 # -- Markdown --------------------------------------------------------------------------------
@@ -392,7 +390,7 @@ def _verdicts(bound: Bound | None, value: float) -> Iterator[str]:
         if bound is None or limit is None:
             yield from ("", "")
             continue
-        reached = bound.compared("value", value, limit)[f"value{REACHED}"]
+        reached = bound.reached(value, limit)
         yield f"at {'most' if bound.is_upper else 'least'} {_shown(limit)}"
         yield f"{'reached' if reached >= 1 else '**missed**'} ({reached})"
 
