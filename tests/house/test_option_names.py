@@ -14,7 +14,6 @@ OPTION = re.compile(r"(?<![\w-])--[a-z]")
 COMMAND_LINES = ("cli/", "lab/")  # they read options, or start processes with them
 ALLOWED = {
     "spark/session/java.py": "options of a JVM",
-    "report/pictures.py": "options of a browser",
 }
 
 

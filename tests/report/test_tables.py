@@ -1,21 +1,15 @@
-"""Tables: HTML and Markdown, and the digits of figures."""
+"""Tables: HTML, and the digits of figures."""
 
 from __future__ import annotations
 
 import pytest
 
-from skipring.report.tables import Cell, Table, Tone, as_html, as_markdown, number, percent
+from skipring.report.tables import Cell, Table, Tone, as_html, number, percent
 
 
-def test_table_is_equal_in_html_and_markdown() -> None:
+def test_cell_shows_its_tone_and_column_its_figures() -> None:
     table = Table(("a", "b"), (("x", Cell("y", Tone.GOOD)),), frozenset({"b"}))
-    assert list(as_markdown(table)) == ["| a | b |", "| --- | ---: |", "| x | ✓ y |"]
     assert '<td class="figure"><span class="good">✓ y</span></td>' in as_html(table)
-
-
-def test_data_cannot_break_a_markdown_table() -> None:
-    table = Table(("a",), (("x|y\n<b>`*",),))
-    assert list(as_markdown(table))[2] == r"| x\|y \<b\>\`\* |"
 
 
 @pytest.mark.parametrize(

@@ -99,16 +99,8 @@ def _print_summary(summary: RunSummary, out: Path, *, as_json: bool) -> None:
 @lab.command()
 @click.argument("directory", type=DIRECTORY)
 @option("--out", "Page to write.  [default: DIRECTORY/report.html]", type=FILE)
-@option("--pictures", "Also write every plot as an SVG file.", type=DIRECTORY)
-@option("--markdown", "Also write the page as Markdown.", type=FILE)
 @spark_options
-def report(
-    directory: Path,
-    out: Path | None,
-    pictures: Path | None,
-    markdown: Path | None,
-    spark: SparkChoice,
-) -> None:
+def report(directory: Path, out: Path | None, spark: SparkChoice) -> None:
     """Write a page that compares the results in DIRECTORY with the paper."""
     from skipring.lab.experiments.report import write_report
     from skipring.lab.experiments.results import require_format
@@ -122,7 +114,7 @@ def report(
         session.opened(master=spark.master, conf=spark.conf, app=app) as started,
         translate_spark_errors(),
     ):
-        write_report(started, directory, page, pictures, markdown)
+        write_report(started, directory, page)
     click.echo(str(page))
 
 

@@ -60,12 +60,12 @@ class Panel(Struct, frozen=True):
     y: Axis
 
 
-def line_figure(series: Sequence[Series], x: Axis, y: Axis, height: int = HEIGHT) -> go.Figure:
+def line_figure(series: Sequence[Series], x: Axis, y: Axis) -> go.Figure:
     """Return lines through points, each with its range."""
-    return panel_figure([Panel("", tuple(series), x, y)], height)
+    return panel_figure([Panel("", tuple(series), x, y)])
 
 
-def panel_figure(panels: Sequence[Panel], height: int = HEIGHT) -> go.Figure:
+def panel_figure(panels: Sequence[Panel]) -> go.Figure:
     """Return line plots side by side; a series has one style and one legend entry in all."""
     figure = make_subplots(
         cols=len(panels),
@@ -82,7 +82,7 @@ def panel_figure(panels: Sequence[Panel], height: int = HEIGHT) -> go.Figure:
             shown.add(series.name)
         figure.update_xaxes(_axis(panel.x, _xs(panel)), col=column)
         figure.update_yaxes(_axis(panel.y, _ys(panel)), col=column)
-    return _laid_out(figure, height, len(names))
+    return _laid_out(figure, HEIGHT, len(names))
 
 
 def _line(series: Series, look: int, shift: float) -> go.Scatter:

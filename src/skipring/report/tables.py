@@ -1,8 +1,7 @@
-"""Tables of a report, as HTML and as Markdown."""
+"""Tables of a report, as HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import StrEnum
 from html import escape
 from math import floor, inf, isfinite, log10
@@ -11,7 +10,6 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 _DIGITS: Final = 3  # Guess: more digits are not significant and harder to read.
-_MARKDOWN_SPECIAL: Final = str.maketrans({char: f"\\{char}" for char in "\\|*_`<>[]"})
 
 
 class Tone(StrEnum):
@@ -53,7 +51,7 @@ def _cell(value: str | Cell) -> Cell:
     return value if isinstance(value, Cell) else Cell(value)
 
 
-# --- HTML and Markdown -----------------------------------------------------------------
+# --- HTML ------------------------------------------------------------------------------
 
 
 def as_html(table: Table) -> str:
@@ -76,18 +74,6 @@ def _cell_html(cell: Cell, side: str) -> str:
     if cell.tone is Tone.NONE:
         return f"<td{side}>{escape(cell.text)}</td>"
     return f'<td{side}><span class="{cell.tone}">{escape(cell.signed)}</span></td>'
-
-
-def as_markdown(table: Table) -> Iterator[str]:
-    """Yield the lines of the table in Markdown."""
-    yield _line(table.headings)
-    yield _line("---:" if name in table.figures else "---" for name in table.headings)
-    for row in table.rows:
-        yield _line(_cell(value).signed.translate(_MARKDOWN_SPECIAL) for value in row)
-
-
-def _line(cells: Iterator[str] | tuple[str, ...]) -> str:
-    return f"| {' | '.join(' '.join(cell.split()) for cell in cells)} |"
 
 
 # --- numbers ---------------------------------------------------------------------------

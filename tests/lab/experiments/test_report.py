@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,7 +12,6 @@ from skipring.errors import InputError, StorageError
 from skipring.lab.experiments import report
 from skipring.lab.experiments.report import make_page, write_report
 from skipring.report.page import HtmlReport, render
-from skipring.report.pictures import BROWSERS, find_browser, write_pictures
 from tests.lab.experiments.lab_rows import healed, run, seen, whole_lab, write_lab
 
 FIGURES = [
@@ -87,25 +84,22 @@ def test_cost_of_a_rule_is_compared_with_the_same_runs(page: HtmlReport) -> None
 def test_missing_kinds_of_a_matrix_are_named(spark: SparkSession, tmp_path: Path) -> None:
     one = healed(8, 4, adversary="<A99>")
     lab = write_lab(tmp_path / "lab", [one], seen(one["run_id"], [0, 5]))
-    write_report(spark, lab, tmp_path / "sub" / "page.html", None, tmp_path / "doc.md")
+    write_report(spark, lab, tmp_path / "sub" / "page.html")
     html = (tmp_path / "sub" / "page.html").read_text(encoding="utf-8")
     assert "this matrix has no runs of kind steady" in html
     assert "this matrix has no runs of kind topology" in html
     assert "&lt;A99&gt;" in html
     body = html[: html.index("plotly.js v")]
     assert "<A99>" not in body
-    document = (tmp_path / "doc.md").read_text(encoding="utf-8")
-    assert "not measured by this matrix" in document
-    assert r"\<A99\>" in document
 
 
 @pytest.mark.heavy
 def test_directory_without_tables_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no table 'runs'.*skipring lab run"):
-        write_report(spark, tmp_path, tmp_path / "page.html", None)
+        write_report(spark, tmp_path, tmp_path / "page.html")
     broken = write_lab(tmp_path / "lab", [run("topology", 8, error="ValueError: x")], [])
     with pytest.raises(InputError, match="no runs that succeeded"):
-        write_report(spark, broken, tmp_path / "page.html", None)
+        write_report(spark, broken, tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 
@@ -115,39 +109,6 @@ def test_page_that_cannot_be_written_is_reported_with_its_path(
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(report, "make_page", lambda spark, directory: None)
     monkeypatch.setattr(report, "render", lambda page: "")
-    monkeypatch.setattr(report, "document", lambda *given: "")
-    place, good = tmp_path / "file" / "sub" / "page", tmp_path / "page"
-    for out, markdown in ((place, None), (good, place)):
-        with pytest.raises(StorageError, match=f"^{place.parent}: Not a directory; check"):
-            write_report(Mock(), tmp_path, out, None, markdown)
-
-
-# --- pictures --------------------------------------------------------------------------
-
-
-def test_pictures_without_a_browser_are_refused_before_any_work(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="neither is on PATH: install one"):
-        find_browser()
-
-
-def _has_browser() -> bool:
-    return any(map(shutil.which, BROWSERS))
-
-
-@pytest.mark.heavy
-@pytest.mark.skipif(not _has_browser(), reason="no Chromium or Chrome on this machine")
-def test_pictures_are_small_and_contain_no_local_path(page: HtmlReport, tmp_path: Path) -> None:
-    figures = [(it.key, it.figure) for _, sections in page.parts for it in sections if it.figure]
-    written = write_pictures(figures[:2], tmp_path)
-    assert [path.name for path in written] == ["rounds-by-n.svg", "rounds-by-adversary.svg"]
-    for path in written:
-        text = path.read_text(encoding="utf-8")
-        assert text.startswith("<svg")
-        assert "rounds" in text
-        assert len(text) < 100_000
-        addresses = set(re.findall(r"[a-z]+://[^\s\"'<>)]+", text))
-        assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
-        assert "/tmp" not in text
+    place = tmp_path / "file" / "sub" / "page"
+    with pytest.raises(StorageError, match=f"^{place.parent}: Not a directory; check"):
+        write_report(Mock(), tmp_path, place)

@@ -1,9 +1,8 @@
-"""Report of the lab: page, pictures and Markdown document from the tables of a directory."""
+"""Report of the lab: a page from the tables of a directory."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -42,58 +41,8 @@ from skipring.lab.experiments.results import MATRIX
 from skipring.lab.experiments.statements import MODES
 from skipring.lab.experiments.verdicts import NOT_MEASURED, Judged, judge
 from skipring.report.page import HtmlReport, Section, render
-from skipring.report.pictures import find_browser, write_pictures
-from skipring.report.tables import Cell, Cells, Table, Tone, as_markdown, number, percent
+from skipring.report.tables import Cell, Cells, Table, Tone, number, percent
 from skipring.storage.data_dir import translate_os_errors
-
-PICTURE_PREFIX: Final = "lab-"
-
-_OPENING: Final = """\
-# The paper and what was measured
-
-Every theorem and lemma of the paper beside what the experiment lab measured, and what it costs.
-This page is written by a command and not by hand:
-
-```console
-$ skipring lab run scenarios/lab-small.toml --out DIR
-$ skipring lab report DIR --pictures docs/images --markdown docs/paper-results.md
-```
-
-The same matrix gives the same rows on any machine, and so the same page. What is known of each
-statement, with the tests that show it, is in [paper-map.md](paper-map.md); numbers of decisions
-lead to [decisions](decisions/README.md).
-"""
-
-
-def document(page: HtmlReport, pictures: Path | None, folder: Path) -> str:
-    """Return the page in Markdown; links to pictures are relative to ``folder``."""
-    where = None if pictures is None else Path(os.path.relpath(pictures, folder)).as_posix()
-    return "\n".join([*_lines(page, where)]).rstrip() + "\n"
-
-
-def _lines(page: HtmlReport, pictures: str | None) -> Iterator[str]:
-    yield _OPENING
-    yield "## In short"
-    yield f"\n{page.lead}\n"
-    yield from (f"- {text}" for text in page.findings)
-    for title, sections in page.parts:
-        yield f"\n## {title}"
-        for section in sections:
-            yield from _section(section, pictures)
-    yield "\n## How this page was made\n"
-    yield from (f"- {what}: {value}" for what, value in page.made if "\n" not in value)
-
-
-def _section(section: Section, pictures: str | None) -> Iterator[str]:
-    yield f"\n### {section.title}\n\n{section.reading}\n"
-    if section.figure is not None and pictures is not None:
-        yield f"![{section.title}]({pictures}/{PICTURE_PREFIX}{section.key}.svg)\n"
-    if section.table is not None:
-        table = "\n".join(as_markdown(section.table))
-        folded = f"<details><summary>The figures as a table</summary>\n\n{table}\n\n</details>\n"
-        yield folded if section.fold_table else f"{table}\n"
-    yield from (f"{note}\n" for note in section.notes)
-
 
 _WHO: Final = {
     Mode.FAST: "With all its rules (mode fast) skipring",
@@ -206,32 +155,12 @@ _VERDICT_NOTE: Final = (
 )
 
 
-def write_report(
-    spark: SparkSession,
-    directory: Path,
-    out: Path,
-    pictures: Path | None,
-    markdown: Path | None = None,
-) -> None:
-    """Write the page; with paths for them, also the pictures and the Markdown document."""
-    if pictures is not None:
-        find_browser()  # fail before minutes of work
-    page = make_page(spark, directory)
-    _write(out, render(page))
-    if pictures is not None:
-        with translate_os_errors(pictures):
-            write_pictures(
-                ((PICTURE_PREFIX + section.key, section.figure) for section in _shown(page)),
-                pictures,
-            )
-    if markdown is not None:
-        _write(markdown, document(page, pictures, markdown.parent))
-
-
-def _write(file: Path, text: str) -> None:
-    with translate_os_errors(file.parent):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+def write_report(spark: SparkSession, directory: Path, out: Path) -> None:
+    """Write the page about the tables of a lab."""
+    page = render(make_page(spark, directory))
+    with translate_os_errors(out.parent):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(page, encoding="utf-8")
 
 
 def make_page(spark: SparkSession, directory: Path) -> HtmlReport:
@@ -281,10 +210,6 @@ def _sections(
     for chapter, kinds in chapters:
         found += chapter(runs if kinds & whole.kinds else runs.filter("false"))
     return tuple(found)
-
-
-def _shown(page: HtmlReport) -> list[Section]:
-    return [it for _, sections in page.parts for it in sections if it.figure is not None]
 
 
 def _shown_parts(

@@ -121,10 +121,8 @@ class TopicMember:
 class BenchMember:
     """Node with its own sockets and store, member of all topics."""
 
-    def __init__(
-        self, run: BenchRun, name: str, *, tick_s: float = TICK_S, is_hurried: bool = True
-    ) -> None:
-        self._forming_tick_s = forming_tick_s(run.n * run.topics) if is_hurried else tick_s
+    def __init__(self, run: BenchRun, name: str, *, is_hurried: bool = True) -> None:
+        self._forming_tick_s = forming_tick_s(run.n * run.topics) if is_hurried else TICK_S
         files: dict[str, Path] = {}
         if run.certificates is not None:
             files = {
@@ -136,7 +134,7 @@ class BenchMember:
             f"skipring://{run.address}",
             data_dir=run.directory / name,
             name=f"{CERTIFICATE}.{name}",
-            tick_s=tick_s,
+            tick_s=TICK_S,
             **files,  # type: ignore[arg-type]
         )
         self._connection = Connection(self._session)

@@ -1,4 +1,8 @@
-"""SVG files of figures, drawn by a local Chromium or Chrome."""
+"""Page docs/paper-results.md and its pictures, from the tables of a lab.
+
+``python tools/paper_results.py DIR`` reads the directory of ``skipring lab run``. A local Chromium
+or Chrome draws the pictures.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
@@ -17,7 +22,77 @@ from typing import Any, Final
 from plotly.offline import get_plotlyjs
 
 from skipring.errors import InputError, SkipringError
-from skipring.report.page import figure_json
+from skipring.lab.experiments.report import make_page
+from skipring.report.page import HtmlReport, Section, figure_json
+from skipring.report.tables import Cell, Table
+from skipring.spark import session
+
+DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
+PREFIX: Final = "lab-"
+_MARKDOWN_SPECIAL: Final = str.maketrans({char: f"\\{char}" for char in "\\|*_`<>[]"})
+
+_OPENING: Final = """\
+# The paper and what was measured
+
+Every theorem and lemma of the paper beside what the experiment lab measured, and what it costs.
+This page is written by a command and not by hand:
+
+```console
+$ skipring lab run scenarios/lab-small.toml --out DIR
+$ python tools/paper_results.py DIR
+```
+
+The same matrix gives the same rows on any machine, and so the same page. What is known of each
+statement, with the tests that show it, is in [paper-map.md](paper-map.md); numbers of decisions
+lead to [decisions](decisions/README.md).
+"""
+
+
+def document(page: HtmlReport) -> str:
+    """Return the page in Markdown."""
+    return "\n".join(_lines(page)).rstrip() + "\n"
+
+
+def _lines(page: HtmlReport) -> Iterator[str]:
+    yield _OPENING
+    yield "## In short"
+    yield f"\n{page.lead}\n"
+    yield from (f"- {text}" for text in page.findings)
+    for title, sections in page.parts:
+        yield f"\n## {title}"
+        for section in sections:
+            yield from _section(section)
+    yield "\n## How this page was made\n"
+    yield from (f"- {what}: {value}" for what, value in page.made if "\n" not in value)
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield f"\n### {section.title}\n\n{section.reading}\n"
+    if section.figure is not None:
+        yield f"![{section.title}](images/{PREFIX}{section.key}.svg)\n"
+    if section.table is not None:
+        table = "\n".join(as_markdown(section.table))
+        folded = f"<details><summary>The figures as a table</summary>\n\n{table}\n\n</details>\n"
+        yield folded if section.fold_table else f"{table}\n"
+    yield from (f"{note}\n" for note in section.notes)
+
+
+def as_markdown(table: Table) -> Iterator[str]:
+    """Yield the lines of the table in Markdown."""
+    yield _row(table.headings)
+    yield _row("---:" if name in table.figures else "---" for name in table.headings)
+    for row in table.rows:
+        yield _row(
+            (value.signed if isinstance(value, Cell) else value).translate(_MARKDOWN_SPECIAL)
+            for value in row
+        )
+
+
+def _row(cells: Iterator[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(' '.join(cell.split()) for cell in cells)} |"
+
+
+# --- pictures --------------------------------------------------------------------------
 
 BROWSERS: Final = (
     "chromium",
@@ -59,10 +134,7 @@ def find_browser() -> str:
     """Return the browser that draws pictures; raise InputError if there is none."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
-        raise InputError(
-            "pictures are drawn by Chromium or Chrome, and neither is on PATH: install one, or "
-            "do without the pictures"
-        )
+        raise InputError("pictures are drawn by Chromium or Chrome: install one")
     return found
 
 
@@ -118,3 +190,17 @@ def _lean(svg: str) -> str:
     svg = re.sub(r' (?:class|data-[a-z-]+|pointer-events)="[^"]*"', "", svg)
     svg = re.sub(r" ?(?:cursor|pointer-events|vector-effect): [a-z-]+;", "", svg)
     return re.sub(r"(\.\d)\d+(?=[^\d%])", r"\1", svg)  # a tenth of a pixel is enough
+
+
+def main(directory: Path) -> None:
+    """Write the page and its pictures."""
+    find_browser()  # fail before minutes of work
+    with session.opened(app="skipring lab report") as spark:
+        page = make_page(spark, directory)
+    figures = [(PREFIX + it.key, it.figure) for _, part in page.parts for it in part if it.figure]
+    write_pictures(figures, DOCS / "images")
+    (DOCS / "paper-results.md").write_text(document(page), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
