@@ -46,10 +46,10 @@ tables: setup ## measure the other tables of docs/performance.md, as far as peer
 
 # FAULTS_FLAGS=--allow-missing succeeds where a tool, such as cc or Spark, is missing.
 faults: setup ## cause every fault in real processes and write docs/faults.md (half an hour)
-	@$(BIN)/python -m skipring.lab.faults --write docs/faults.md $(FAULTS_FLAGS)
+	@$(BIN)/python -m faults --write docs/faults.md $(FAULTS_FLAGS)
 
 soak: setup ## measure growth under churn for an hour (SOAK_FLAGS="--minutes 5" for less)
-	@$(BIN)/python -m skipring.lab.faults.soak $(SOAK_FLAGS)
+	@$(BIN)/python -m faults.soak $(SOAK_FLAGS)
 
 docs: setup ## build the pages of docs/ into build/docs, with the reference; a warning is an error
 	$(BIN)/sphinx-build -q -W --keep-going docs build/docs

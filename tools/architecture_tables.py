@@ -28,7 +28,8 @@ def contracts() -> Iterator[tuple[str, list[str]]]:
 
 def summary(module: str) -> str:
     """Return the first line of a module's docstring."""
-    path = ROOT.joinpath("src", *module.split("."))
+    sources = ROOT / "src" if module.startswith("skipring") else ROOT
+    path = sources.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     return text.partition("\n")[0].rstrip(".").replace("|", r"\|")

@@ -12,12 +12,12 @@ from random import Random
 
 import pytest
 
+from faults.frames import mutated
 from skipring.core.labels import Label
 from skipring.core.log_messages import LogPage, Refused
 from skipring.core.messages import UNRECORDED, CheckLabel, Ping, ReportUnresponsive, Unsubscribe
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.errors import WireError
-from skipring.lab.faults.frames import mutated
 from skipring.net import connection as connection_module
 from skipring.net.transport import Transport
 from skipring.storage.store import LogStore

@@ -66,7 +66,8 @@ def test_imports_point_downwards() -> None:
 def test_import_that_points_upwards_is_detected(
     module: str, line: str, contract: str, tmp_path: Path
 ) -> None:
-    shutil.copytree(ROOT / "src", tmp_path / "src")
+    for name in ("src", "faults"):
+        shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     with (tmp_path / "src" / "skipring" / module).open("a", encoding="utf-8") as source:
         source.write(f"\n{line}\n")

@@ -252,7 +252,7 @@ def test_every_module_that_needs_no_spark_can_be_imported(program: Path, tmp_pat
     code = """
 import pkgutil, importlib, skipring
 found = [each.name for each in pkgutil.walk_packages(skipring.__path__, "skipring.")]
-others = ("skipring.spark.", "skipring.lab.bench.", "skipring.lab.faults.")
+others = ("skipring.spark.", "skipring.lab.bench.")
 others += ("skipring.lab.experiments.", "skipring.report.", "skipring.lab.demo.spark_program")
 others += ("skipring.__main__", "skipring.web.")
 for name in found:
@@ -270,9 +270,12 @@ print(len(found))
     ("words", "extra"),
     [
         (("dashboard",), "dashboard"),
+        (("dev", "--dashboard"), "dashboard"),
+        (("lab", "run", "m.toml", "--out", "o"), "spark"),
         (("lab", "report", "o"), "spark"),
-        (("pipeline", "report", "o"), "spark"),
+        *((("pipeline", each, "o"), "spark") for each in ("init", "run", "report", "optimize")),
         (("bench", "spark"), "spark"),
+        (("bench", "pipeline"), "spark"),
     ],
 )
 def test_command_of_a_missing_extra_names_it(

@@ -22,7 +22,8 @@ from tests.support.ratchet import check, differences
 from tests.support.source_tree import ROOT
 
 COUNTS = ROOT / "tests" / "house" / "word_counts.toml"
-PLACES = ("src/skipring", "src/pyspark_skipring", "tests", "docs", "tools", "examples", "scenarios")
+PLACES = ("src/skipring", "src/pyspark_skipring", "faults", "tests", "docs", "tools", "examples")
+PLACES += ("scenarios",)
 
 TEXTS = (
     ".md",

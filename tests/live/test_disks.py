@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from faults.requests import TOPIC, ask, fetch_all, stranger
 from skipring.api.reader import Cursor
 from skipring.api.reader import Publication as ReadPublication
 from skipring.api.subscription import Subscription
@@ -22,7 +23,6 @@ from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.core.publications import Publication
 from skipring.core.subscriber import Subscriber
 from skipring.errors import CursorError
-from skipring.lab.faults.requests import TOPIC, ask, fetch_all, stranger
 from skipring.net.transport import Transport
 from skipring.node.host import NodeHost
 from skipring.storage.store import LogStore

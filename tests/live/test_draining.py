@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skipring.lab.faults.processes import LiveProcesses, numbered
+from faults.processes import LiveProcesses, numbered
 
 AT_ONCE = 500
 ANSWER_S = 30.0

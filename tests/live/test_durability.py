@@ -10,10 +10,8 @@ from random import Random
 
 import pytest
 
-from skipring.core.batches import RecordBatch
-from skipring.core.publications import Publication
-from skipring.lab.faults.processes import SUPERVISOR, LiveProcesses
-from skipring.lab.faults.requests import (
+from faults.processes import SUPERVISOR, LiveProcesses
+from faults.requests import (
     NO_SUPERVISOR,
     TOPIC,
     batch_of,
@@ -21,6 +19,8 @@ from skipring.lab.faults.requests import (
     publish_one,
     stranger,
 )
+from skipring.core.batches import RecordBatch
+from skipring.core.publications import Publication
 from skipring.storage.store import LogStore
 
 PROGRAM = Path(__file__).with_name("publisher.py")

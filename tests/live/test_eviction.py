@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from faults.processes import numbered
 from skipring.core.events import NodeSuspected
 from skipring.core.messages import UNRECORDED
-from skipring.lab.faults.processes import numbered
 from skipring.wire.codec import encode
 from tests.support.rings import TOPIC, LiveRing, live_ring
 

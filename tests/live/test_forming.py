@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skipring.lab.faults.processes import LiveProcesses, numbered
+from faults.processes import LiveProcesses, numbered
 
 TICKS_MAX = 60
 

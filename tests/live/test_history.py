@@ -10,6 +10,9 @@ from time import sleep
 
 import pytest
 
+from faults.load import written_bytes
+from faults.processes import LiveProcesses
+from faults.requests import TOPIC
 from skipring.core.antientropy import AntiEntropy
 from skipring.core.backfill import TransferTracker
 from skipring.core.batches import BatchRecord, RecordBatch
@@ -18,9 +21,6 @@ from skipring.core.effects import Outbox, Send, Store
 from skipring.core.log import MemoryLog
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.replica import Replica
-from skipring.lab.faults.load import written_bytes
-from skipring.lab.faults.processes import LiveProcesses
-from skipring.lab.faults.requests import TOPIC
 from skipring.storage.store import LogStore
 from skipring.testing import Cluster
 from tests.support.connections import inspected

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from skipring.lab.faults.processes import LiveProcesses, numbered
+from faults.processes import LiveProcesses, numbered
 from tests.support.process_rings import process_ring
 
 NODES = 10

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from faults.processes import SUPERVISOR, LiveProcesses, numbered
 from skipring.core.failure_detector import EVICTION_TICKS, LONE_EVICTION_TICKS, UNHEARD_TICKS
-from skipring.lab.faults.processes import SUPERVISOR, LiveProcesses, numbered
 from tests.support.process_rings import process_ring
 
 pytestmark = pytest.mark.heavy

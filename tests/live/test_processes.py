@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skipring.lab.faults.processes import SUPERVISOR, LiveProcesses
+from faults.processes import SUPERVISOR, LiveProcesses
 from tests.support.processes import is_running
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +21,7 @@ DEADLINE_S = 60.0
 PROGRAM = """
 import sys
 from pathlib import Path
-from skipring.lab.faults.processes import LiveProcesses
+from faults.processes import LiveProcesses
 
 with LiveProcesses(Path(sys.argv[1])) as processes:
     processes.start_supervisor()

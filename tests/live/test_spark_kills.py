@@ -16,8 +16,8 @@ from time import monotonic, sleep
 
 import pytest
 
-from skipring.lab.faults.processes import LiveProcesses
-from skipring.lab.faults.requests import TOPIC as PROCESS_TOPIC
+from faults.processes import LiveProcesses
+from faults.requests import TOPIC as PROCESS_TOPIC
 from skipring.lab.processes import SUPERVISOR
 from skipring.net.access import Access
 from skipring.spark.ring_client import RingClient

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skipring.lab.faults.processes import SUPERVISOR, LiveProcesses, numbered
-from skipring.lab.faults.requests import TOPIC
+from faults.processes import SUPERVISOR, LiveProcesses, numbered
+from faults.requests import TOPIC
 from tests.support.process_rings import process_ring
 
 NODES = 4

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from skipring.lab.faults.judge import Ledger
-from skipring.lab.faults.load import Load
-from skipring.lab.faults.processes import SUPERVISOR, LiveProcesses, numbered
-from skipring.lab.faults.requests import ANSWER_S, TOPIC, payloads_at
+from faults.judge import Ledger
+from faults.load import Load
+from faults.processes import SUPERVISOR, LiveProcesses, numbered
+from faults.requests import ANSWER_S, TOPIC, payloads_at
 from skipring.world.snapshot import Snapshot
 
 NODES = 8

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from faults.samples import BATCH
 from skipring.core.batches import BatchRecord
 from skipring.core.effects import Deliver
 from skipring.core.events import Received
@@ -29,7 +30,6 @@ from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId
 from skipring.core.state import LivenessState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import EMPTY_ROOT
-from skipring.lab.faults.samples import BATCH
 from skipring.net.addresses import supervisor_at
 from skipring.node.chaos_server import (
     DAMAGES,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from skipring.lab.faults.processes import LiveProcesses
-from skipring.lab.faults.requests import NO_SUPERVISOR, TOPIC
+from faults.processes import LiveProcesses
+from faults.requests import NO_SUPERVISOR, TOPIC
 from skipring.node.process import allow_files
 
 INFINITE = resource.RLIM_INFINITY

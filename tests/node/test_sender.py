@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from faults.samples import BATCH
 from skipring.core.batches import RecordBatch
 from skipring.core.effects import Send
 from skipring.core.events import SubscribeRequested
@@ -19,7 +20,6 @@ from skipring.core.messages import (
     Subscribe,
 )
 from skipring.core.peers import SUPERVISOR
-from skipring.lab.faults.samples import BATCH
 from skipring.net.addresses import AddressBook, supervisor_of
 from skipring.net.transport import Transport
 from skipring.node import sender as sender_module

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from skipring.lab.faults.processes import LiveProcesses, numbered
+from faults.processes import LiveProcesses, numbered
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A ring in one process whose network can be cut (``skipring.lab.faults.proxies``)."""
+"""A ring in one process whose network can be cut (``faults.proxies``)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
+from faults.proxies import Cut, Proxy, ProxyNetwork
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.lab.faults.proxies import Cut, Proxy, ProxyNetwork
 from skipring.node.host import NodeHost
 from skipring.storage.store import LogStore
 from tests.support.rings import LiveRing

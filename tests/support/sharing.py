@@ -17,7 +17,7 @@ PROPERTIES: Final = "tests/properties/"
 SINGLE: Final = (
     PROPERTIES,
     "tests/lab/demo/test_runner.py",
-    "tests/lab/faults/test_matrix.py",
+    "tests/faults/test_matrix.py",
     "tests/live/test_kills.py",
 )
 
@@ -42,7 +42,7 @@ SECONDS: Final = {
     "tests/net/test_sockets.py": 25,
     "tests/cluster/test_partition.py": 20,
     "tests/house/test_wheel.py": 20,
-    "tests/lab/faults/test_matrix.py": 20,
+    "tests/faults/test_matrix.py": 20,
     "tests/spark/test_stream.py": 20,
     "tests/cluster/test_hostile.py": 15,
     "tests/house/test_docs_build.py": 15,

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
+from faults.samples import ADDRESS, BATCH, LISTED, SAMPLES, TOPIC
 from skipring.core.batches import RecordBatch
 from skipring.core.labels import CIRCLE, Label, Word
 from skipring.core.limits import CHAIN_BYTES, NUMBER_MAX, REASON_CHARACTERS_MAX
@@ -15,7 +16,6 @@ from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.core.peers import SUPERVISOR, Address, NodeId, TopicId
 from skipring.core.state import LivenessState
 from skipring.core.summaries import DIGEST_BYTES
-from skipring.lab.faults.samples import ADDRESS, BATCH, LISTED, SAMPLES, TOPIC
 from skipring.wire.framing import Frame, FrameReader
 from skipring.wire.limits import ChangeText, DatabaseEntry
 from skipring.wire.rpc import RUNTIME_TYPES, WireMessage, tag_of

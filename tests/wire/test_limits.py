@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
+from faults.samples import RECORD
 from skipring.core.batches import RecordBatch, check_record
 from skipring.core.limits import REASON_CHARACTERS_MAX, SHOWN_CHARACTERS_MAX, check_node, shown
 from skipring.core.log_messages import Refused
 from skipring.core.messages import PublishNew
 from skipring.errors import MessageError
-from skipring.lab.faults.samples import RECORD
 from skipring.wire.codec import decode, encode
 from skipring.wire.limits import check_address, check_topic, one_line
 from tests.wire.samples import the_frame

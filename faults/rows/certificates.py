@@ -19,12 +19,12 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
+from faults.judge import Judgement, judge
+from faults.matrix import fault_row
+from faults.processes import run_cli
+from faults.requests import TOPIC
+from faults.trial import HEALTHY_S, READER, FaultRing, FaultTrial
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.lab.faults.judge import Judgement, judge
-from skipring.lab.faults.matrix import fault_row
-from skipring.lab.faults.processes import run_cli
-from skipring.lab.faults.requests import TOPIC
-from skipring.lab.faults.trial import HEALTHY_S, READER, FaultRing, FaultTrial
 from skipring.storage.store import LogStore
 from skipring.wire.rpc import Address
 

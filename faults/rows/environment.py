@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from faults.matrix import fault_row
+from faults.processes import run_cli
+from faults.proxies import Cut, IsCut, ProxiedNetwork
+from faults.requests import TOPIC
+from faults.shims import clock_shim, set_clock
+from faults.trial import NAMES, TICK_S, FaultRing, FaultTrial
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.lab.faults.matrix import fault_row
-from skipring.lab.faults.processes import run_cli
-from skipring.lab.faults.proxies import Cut, IsCut, ProxiedNetwork
-from skipring.lab.faults.requests import TOPIC
-from skipring.lab.faults.shims import clock_shim, set_clock
-from skipring.lab.faults.trial import NAMES, TICK_S, FaultRing, FaultTrial
 
 DAY_S: Final = 86_400.0
 JUMPS_S: Final = (400 * DAY_S, -400 * DAY_S, 3600.0, -3600.0, 0.0)

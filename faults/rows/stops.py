@@ -5,9 +5,9 @@ from __future__ import annotations
 from time import monotonic
 from typing import Final
 
+from faults.matrix import fault_row
+from faults.trial import HOLDER, NAMES, FaultRing, FaultTrial, history
 from skipring.core.peers import SUPERVISOR
-from skipring.lab.faults.matrix import fault_row
-from skipring.lab.faults.trial import HOLDER, NAMES, FaultRing, FaultTrial, history
 
 END_S_MAX: Final = 1.0  # Requirement: members that stop together do not wait for each other.
 STOPPED: Final = frozenset({0, 1})  # 1: publications were not handed over

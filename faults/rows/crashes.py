@@ -7,12 +7,12 @@ from random import Random
 from time import monotonic
 from typing import Final
 
+from faults.load import written_bytes
+from faults.matrix import fault_row, program
+from faults.shims import beside, disk_shim, hold_syncs, lose_power, record_syncs
+from faults.trial import HOLDER, NAMES, FaultRing, FaultTrial, history
 from skipring.core.failure_detector import LONE_EVICTION_TICKS
 from skipring.core.peers import SUPERVISOR
-from skipring.lab.faults.load import written_bytes
-from skipring.lab.faults.matrix import fault_row, program
-from skipring.lab.faults.shims import beside, disk_shim, hold_syncs, lose_power, record_syncs
-from skipring.lab.faults.trial import HOLDER, NAMES, FaultRing, FaultTrial, history
 
 AWAY_S: Final = 20.0
 HISTORY: Final = 20_000

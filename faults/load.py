@@ -9,9 +9,9 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final, Self
 
+from faults.judge import Ledger
+from faults.requests import TOPIC, Place, batch_of, stranger
 from skipring.core.batches import BatchRecord, RecordBatch
-from skipring.lab.faults.judge import Ledger
-from skipring.lab.faults.requests import TOPIC, Place, batch_of, stranger
 from skipring.rpc.client import RpcClient
 from skipring.storage.segment import SUFFIX
 from skipring.storage.store import TOPICS, LogStore

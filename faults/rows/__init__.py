@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from skipring.lab.faults.matrix import FaultRow
-from skipring.lab.faults.rows import (
+from faults.matrix import FaultRow
+from faults.rows import (
     certificates,
     crashes,
     disks,

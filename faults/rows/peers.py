@@ -11,14 +11,14 @@ from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
 from typing import Final
 
+from faults.frames import greeting, send_stream, send_streams, source_of
+from faults.matrix import fault_row
+from faults.requests import TOPIC
+from faults.rows.messages import GROWTH_BYTES_MAX, addresses_of, bounded_growth
+from faults.trial import NAMES, FaultRing, FaultTrial
 from skipring.core.labels import Label
 from skipring.core.messages import GetConfiguration, Introduce, Subscribe
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
-from skipring.lab.faults.frames import greeting, send_stream, send_streams, source_of
-from skipring.lab.faults.matrix import fault_row
-from skipring.lab.faults.requests import TOPIC
-from skipring.lab.faults.rows.messages import GROWTH_BYTES_MAX, addresses_of, bounded_growth
-from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
 from skipring.lab.usage import MIB, resident_bytes_of
 from skipring.node.process import allow_files
 from skipring.wire.codec import encode

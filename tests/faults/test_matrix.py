@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from skipring.lab.faults.__main__ import main
-from skipring.lab.faults.frames import bursts
-from skipring.lab.faults.judge import Judgement
-from skipring.lab.faults.matrix import HELD, FaultOutcome, FaultRow, Need, page, run_row
-from skipring.lab.faults.rows import ROWS
-from skipring.lab.faults.samples import SAMPLES
-from skipring.lab.faults.trial import FaultTrial
+from faults.__main__ import main
+from faults.frames import bursts
+from faults.judge import Judgement
+from faults.matrix import HELD, FaultOutcome, FaultRow, Need, page, run_row
+from faults.rows import ROWS
+from faults.samples import SAMPLES
+from faults.trial import FaultTrial
 
 ALLOW_MISSING = "SKIPRING_ALLOW_MISSING"  # set: rows of the short form may lack their tools
 
@@ -106,7 +106,7 @@ def test_exit_status_of_the_command_states_whether_rows_held(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("skipring.lab.faults.__main__.ROWS", rows)
+    monkeypatch.setattr("faults.__main__.ROWS", rows)
     written = tmp_path / "faults.md"
     result = CliRunner().invoke(main, [*flags, "--write", str(written)])
     assert result.exit_code == status, result.output
@@ -118,7 +118,7 @@ def test_page_is_not_overwritten_by_some_of_the_rows(
     flags: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rows = [row_of(short=1), replace(row_of(), name="other")]
-    monkeypatch.setattr("skipring.lab.faults.__main__.ROWS", rows)
+    monkeypatch.setattr("faults.__main__.ROWS", rows)
     written = tmp_path / "faults.md"
     written.write_text("all rows")
     result = CliRunner().invoke(main, [*flags, "--write", str(written)])

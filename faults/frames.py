@@ -10,10 +10,10 @@ from itertools import islice, pairwise
 from random import Random
 from typing import Final
 
+from faults.requests import TOPIC
+from faults.samples import SAMPLES
 from skipring.core.messages import names_another
 from skipring.core.peers import NodeId, TopicId
-from skipring.lab.faults.requests import TOPIC
-from skipring.lab.faults.samples import SAMPLES
 from skipring.wire.bundle import Bundle, SmallMessage
 from skipring.wire.codec import encode
 from skipring.wire.handshake import Hello, Role, encode_greeting

@@ -1,4 +1,4 @@
-"""``python -m skipring.lab.faults.soak``: growth of processes while others are restarted."""
+"""``python -m faults.soak``: growth of processes while others are restarted."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Final
 import click
 from msgspec import Struct
 
+from faults.trial import FaultRing, FaultTrial
 from skipring.core.peers import SUPERVISOR
-from skipring.lab.faults.trial import FaultRing, FaultTrial
 from skipring.lab.usage import MIB, resident_bytes_of
 
 LASTING: Final = ("a", "b", "c")  # these and the supervisor are measured

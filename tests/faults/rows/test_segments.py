@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from skipring.lab.faults.load import fill_history, segments_of
-from skipring.lab.faults.requests import TOPIC
-from skipring.lab.faults.rows.segments import FLIPS, LOSSES, flip_places, tear_tail
+from faults.load import fill_history, segments_of
+from faults.requests import TOPIC
+from faults.rows.segments import FLIPS, LOSSES, flip_places, tear_tail
 from skipring.storage.store import LogStore
 
 

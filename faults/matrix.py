@@ -18,9 +18,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from faults.judge import Judgement
+from faults.trial import FaultTrial
 from skipring.lab.bench.report import table_header, table_row
-from skipring.lab.faults.judge import Judgement
-from skipring.lab.faults.trial import FaultTrial
 
 HELD: Final = "held"
 PAUSE_S_MAX: Final = 0.2  # Requirement: a longer pause of an event loop fails a row.
@@ -157,7 +157,7 @@ MEANING: Final = (
     "above 0.2 s the row fails."
 )
 COMMANDS: Final = (
-    "`make faults` runs all rows and writes this page. `python -m skipring.lab.faults --rows NAME` "
+    "`make faults` runs all rows and writes this page. `python -m faults --rows NAME` "
     "runs the named rows and prints the table only, `--list` prints the names, and `--short` runs "
     "the rows of the short form, as `make test` does (it fails if a tool is missing, unless "
     "`SKIPRING_ALLOW_MISSING` is set). If a tool is missing, the verdict of the row is *not run: "

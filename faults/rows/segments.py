@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from faults.load import segments_of
+from faults.matrix import fault_row
+from faults.trial import NAMES, FaultRing, FaultTrial, history
 from skipring.core.peers import NodeId
 from skipring.lab.demo.cluster import flip_bits
-from skipring.lab.faults.load import segments_of
-from skipring.lab.faults.matrix import fault_row
-from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial, history
 
 STORED: Final = 2_000  # publications in 3 segments; their 200 batches are scrubbed in 4 s
 RECORDS: Final = 10  # of each of their batches

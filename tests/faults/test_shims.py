@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from skipring.lab.faults.shims import (
+from faults.shims import (
     clock_shim,
     disk_shim,
     fail_syncs,

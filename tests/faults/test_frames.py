@@ -8,12 +8,12 @@ from random import Random
 
 from msgspec import Struct
 
+from faults.frames import greeting, mutations, send_stream, send_streams
+from faults.requests import TOPIC, batch_of
+from faults.samples import BATCH
 from skipring.core.batches import RecordBatch
 from skipring.core.messages import PublishNew
 from skipring.errors import FramingError, MessageError
-from skipring.lab.faults.frames import greeting, mutations, send_stream, send_streams
-from skipring.lab.faults.requests import TOPIC, batch_of
-from skipring.lab.faults.samples import BATCH
 from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
 from tests.support.exchanges import play

@@ -1,4 +1,4 @@
-"""``python -m skipring.lab.faults``: run the fault matrix."""
+"""``python -m faults``: run the fault matrix."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from time import monotonic
 
 import click
 
-from skipring.lab.faults.matrix import FaultOutcome, FaultRow, line, page, run_row
-from skipring.lab.faults.rows import ROWS
+from faults.matrix import FaultOutcome, FaultRow, line, page, run_row
+from faults.rows import ROWS
 
 
 def _chosen(names: tuple[str, ...], *, is_short: bool) -> list[FaultRow]:

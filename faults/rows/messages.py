@@ -11,15 +11,15 @@ from typing import Final
 from msgspec.msgpack import encode as pack
 from msgspec.structs import replace
 
+from faults.frames import bursts, forged_frames, greeting, mutations, send_streams
+from faults.matrix import fault_row
+from faults.requests import TOPIC, fetch_all, surveyed
+from faults.samples import BATCH, RECORD, SAMPLES
+from faults.trial import HOLDER, NAMES, FaultRing, FaultTrial, history
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.log_messages import FetchLog
 from skipring.core.messages import PublishNew
 from skipring.core.peers import SUPERVISOR
-from skipring.lab.faults.frames import bursts, forged_frames, greeting, mutations, send_streams
-from skipring.lab.faults.matrix import fault_row
-from skipring.lab.faults.requests import TOPIC, fetch_all, surveyed
-from skipring.lab.faults.samples import BATCH, RECORD, SAMPLES
-from skipring.lab.faults.trial import HOLDER, NAMES, FaultRing, FaultTrial, history
 from skipring.lab.usage import MIB, resident_bytes_of
 from skipring.wire.codec import encode
 from skipring.wire.framing import DATA, frame

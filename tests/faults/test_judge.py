@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skipring.lab.faults.judge import Judgement, Ledger, judge
+from faults.judge import Judgement, Ledger, judge
 
 
 def ledger(acknowledged: list[bytes], tried: list[bytes]) -> Ledger:

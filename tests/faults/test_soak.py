@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skipring.lab.faults.soak import slope
+from faults.soak import slope
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,15 @@ from time import monotonic
 from typing import Final, TypeVar
 from urllib.error import HTTPError
 
+from faults import requests
+from faults.judge import Judgement, Ledger, judge
+from faults.load import PAUSE_S, Load, fill_history, publish_some
+from faults.processes import LiveProcesses
+from faults.requests import PATIENCE_S, TOPIC, Place
 from skipring.admin.diagnosis import Diagnosis, wait_healthy
 from skipring.admin.inspector import open_inspector
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.errors import UnreachableError
-from skipring.lab.faults import requests
-from skipring.lab.faults.judge import Judgement, Ledger, judge
-from skipring.lab.faults.load import PAUSE_S, Load, fill_history, publish_some
-from skipring.lab.faults.processes import LiveProcesses
-from skipring.lab.faults.requests import PATIENCE_S, TOPIC, Place
 
 TICK_S: Final = 0.25  # Guess: a quarter of the default, so rows take a quarter of the time.
 HEALTHY_S: Final = 60.0  # deadline after which the row has failed

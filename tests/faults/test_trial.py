@@ -11,8 +11,8 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 
-from skipring.lab.faults import requests
-from skipring.lab.faults.trial import FaultRing
+from faults import requests
+from faults.trial import FaultRing
 
 
 def ring_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **answers: object) -> FaultRing:
@@ -48,7 +48,7 @@ def test_longest_pause_of_all_processes_counts(
 def test_frozen_loop_counts_as_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = ring_of(tmp_path, monkeypatch, a=refused(HTTPStatus.SERVICE_UNAVAILABLE))
     times = iter([10.0, 13.0])
-    monkeypatch.setattr("skipring.lab.faults.trial.monotonic", lambda: next(times))
+    monkeypatch.setattr("faults.trial.monotonic", lambda: next(times))
     ring.read_pause("a")
     assert ring.pause_s == 3.0
 

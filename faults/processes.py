@@ -10,10 +10,10 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Final
 
+from faults import requests
+from faults.requests import TOPIC, Place
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import UnreachableError
-from skipring.lab.faults import requests
-from skipring.lab.faults.requests import TOPIC, Place
 from skipring.lab.processes import ANY_PORT, DEADLINE_S, TAIL_LINES, Processes, numbered
 from skipring.world.format import parse_world
 from skipring.world.legitimacy import publication_violations, violations
@@ -21,7 +21,7 @@ from skipring.world.snapshot import Snapshot
 
 __all__ = ["SUPERVISOR", "LiveProcesses", "faults", "numbered"]
 
-SOURCES: Final = Path(__file__).resolve().parents[3]
+SOURCES: Final = Path(__file__).resolve().parents[1] / "src"
 
 
 def run_cli(*words: str) -> str:

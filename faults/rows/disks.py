@@ -13,12 +13,11 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from skipring.core.peers import SUPERVISOR
-from skipring.lab.faults.judge import judge
-from skipring.lab.faults.matrix import Need, fault_row, program
-from skipring.lab.faults.programs import CURSOR, REFUSED, REFUSED_STATUS
-from skipring.lab.faults.requests import NO_SUPERVISOR, surveyed
-from skipring.lab.faults.shims import (
+from faults.judge import judge
+from faults.matrix import Need, fault_row, program
+from faults.programs import CURSOR, REFUSED, REFUSED_STATUS
+from faults.requests import NO_SUPERVISOR, surveyed
+from faults.shims import (
     beside,
     disk_shim,
     fail_syncs,
@@ -26,7 +25,8 @@ from skipring.lab.faults.shims import (
     record_syncs,
     tear_writes,
 )
-from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
+from faults.trial import NAMES, FaultRing, FaultTrial
+from skipring.core.peers import SUPERVISOR
 
 FULL: Final = "full"  # the node on a small file system
 FULL_BYTES: Final = 4 << 20
