@@ -34,7 +34,7 @@ _MARKDOWN_SPECIAL: Final = str.maketrans({char: f"\\{char}" for char in "\\|*_`<
 _OPENING: Final = """\
 # The paper and what was measured
 
-Every theorem and lemma of the paper beside what the experiment lab measured, and what it costs.
+Every theorem and lemma of the paper, compared with the measurements of the experiment lab.
 This page is written by a command and not by hand:
 
 ```console
@@ -42,8 +42,8 @@ $ skipring lab run scenarios/lab-small.toml --out DIR
 $ python tools/paper_results.py DIR
 ```
 
-The same matrix gives the same rows on any machine, and so the same page. What is known of each
-statement, with the tests that show it, is in [paper-map.md](paper-map.md); numbers of decisions
+The same matrix gives the same rows on any machine, and so the same page. The known result of each
+statement, with its tests, is in [paper-map.md](paper-map.md); numbers of decisions
 lead to [decisions](decisions/README.md).
 """
 

@@ -142,7 +142,7 @@ main()
 def wait_for(condition: Callable[[], bool]) -> None:
     deadline = monotonic() + DEADLINE_S
     while not condition():
-        assert monotonic() < deadline, "it did not come to be in time"
+        assert monotonic() < deadline, "the condition did not hold in time"
         sleep(LOOK_S)
 
 

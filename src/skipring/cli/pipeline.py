@@ -75,7 +75,7 @@ def run(
 ) -> int:
     """Follow the topics of the project in DIRECTORY.
 
-    Exit status: 0 done or asked to end, 1 failed, 2 bad input, 4 no supervisor or member answers,
+    Exit status: 0 done or stopped, 1 failed, 2 bad input, 4 no supervisor or member answers,
     130 interrupted.
     """
     from skipring.spark import session

@@ -38,9 +38,9 @@ def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool)
     skipring simulate --load starts from a world file. A topic without members has an empty ring.
     """
     if payloads and not as_json:
-        raise InputError("--payloads adds to a world file; give --json as well")
+        raise InputError("--payloads needs --json, which prints a world file")
     if watch and as_json:
-        raise InputError("--watch paints a picture; leave out --json, or --watch")
+        raise InputError("--watch repaints the terminal; it cannot be combined with --json")
     from skipring.admin.inspector import TopicContents
 
     if watch:

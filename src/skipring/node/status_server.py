@@ -228,7 +228,7 @@ class RequestServer:
         self._sender = sender
         self._dispatch = dispatch
         self._health_of = health_of
-        self._errands = publish_proxy
+        self._publish_proxy = publish_proxy
         self._chaos = chaos
         self._waiting: dict[TopicId, list[tuple[NodeId, IndexQuestion]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -242,7 +242,7 @@ class RequestServer:
         """Answer a request, now or later; ignore a response without a request."""
         match message:
             case Publish():
-                self._errands.begin(sender, topic, message)
+                self._publish_proxy.begin(sender, topic, message)
             case GetNodeStatus() | GetLogInfo():
                 self.send_status(sender, topic, message)
             case FetchRecords() | FetchChanges() | FetchDeliveries() | FetchArrivals():

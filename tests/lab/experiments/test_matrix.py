@@ -123,9 +123,9 @@ REFUSED = {
     'kind = "converge"\nn = 4\nseeds = [-1]': "seeds: expected whole numbers from 0 to",
     'kind = "converge"\nn = 4\nseeds = []': "seeds: expected at least one value",
     'kind = "converge"\nn = 4\nmax_rounds = 3000000000': "max_rounds: expected whole numbers",
-    'kind = "converge"\nn = 4\nspeed = 9': "speed: kind converge knows only n, scheduler",
-    'kind = "converge"\nn = 4\nrounds = 9': "rounds: kind converge knows only n, scheduler",
-    'kind = "topology"\nn = 4\nloss = 0.1': "loss: kind topology knows only n, seeds",
+    'kind = "converge"\nn = 4\nspeed = 9': "speed: the keys of kind converge are n, scheduler",
+    'kind = "converge"\nn = 4\nrounds = 9': "rounds: the keys of kind converge are n, scheduler",
+    'kind = "topology"\nn = 4\nloss = 0.1': "loss: the keys of kind topology are n, seeds",
     'kind = "spread"\nn = 4\nspread = "gossip"': "spread: expected one of adaptive, tree, flood",
     'kind = "converge"\nn = 4\nmode = "paper"\nwithout = "each"': "without: mode paper has no",
 }
@@ -147,7 +147,7 @@ def test_error_names_the_file_the_block_and_the_key(tmp_path: Path, block: str) 
         ('title = "t"\nexperiment = []', "expected at least one block [[experiment]]"),
         ('title = "t"\nexperiment = [1]', "experiment 1: expected a block"),
         ('title = "t"\nname = "x"', "unknown key 'name'"),
-        ("title =", "not TOML we can read"),
+        ("title =", "invalid TOML"),
     ],
 )
 def test_file_that_is_not_a_matrix_is_refused(tmp_path: Path, text: str, words: str) -> None:

@@ -143,7 +143,7 @@ def test_failed_spark_task_is_an_error_in_one_sentence(
 
     monkeypatch.setattr(runner, "_do_batches", die)
     matrix = read_matrix(matrix_file(tmp_path, BLOCKS[1]))
-    with pytest.raises(SkipringError, match=r"^Spark could not do the runs: ") as caught:
+    with pytest.raises(SkipringError, match=r"^Spark could not execute the runs: ") as caught:
         run_matrix(spark, matrix, tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert files(tmp_path / "out") == {}

@@ -1,4 +1,4 @@
-"""Costs of one node: a start with a large store, and a rest with many topics."""
+"""Costs of one node: the start with a large store, and idling with many topics."""
 
 from __future__ import annotations
 

@@ -45,12 +45,12 @@ _BOUND_NOTE: Final = "Dots are means, bars their 95 % bounds (Student)."
 def _at_largest(found: Sequence[Group], key: str, of: str = "median") -> str:
     """Return the figure of each value of ``key`` at the largest n."""
     n = max(sizes_of(found))
-    told = []
+    texts = []
     for group in found:
         if group.at["n"] == n:
             value = group.sample.median if of == "median" else group.sample.mean
-            told.append(f"{group.at[key]} {number(value.value)}")
-    return f"at n = {n} {', '.join(told)}"
+            texts.append(f"{group.at[key]} {number(value.value)}")
+    return f"at n = {n} {', '.join(texts)}"
 
 
 # --- healing ---------------------------------------------------------------------------
@@ -59,9 +59,9 @@ def _at_largest(found: Sequence[Group], key: str, of: str = "median") -> str:
 def healing_costs(runs: DataFrame) -> tuple[Section, ...]:
     """Return sections about messages, requests and degrees until legitimacy, by mode."""
     values = ["messages_per_node", "requests_per_node"]
-    told = [f"IF(converged, {value}, NULL)" for value in values]
+    texts = [f"IF(converged, {value}, NULL)" for value in values]
     messages, requests, degrees = groups_of_each(
-        runs.filter(COMMON), ["mode", "n"], [*told, "degree_peak"]
+        runs.filter(COMMON), ["mode", "n"], [*texts, "degree_peak"]
     )
     if not messages:
         what = "runs of kind converge that all modes share"
@@ -107,7 +107,7 @@ def _per_node(key: str, found: Sequence[Group], axis: Axis, reading: str, note: 
 def _degrees(found: Sequence[Group]) -> Section:
     key, unit = "degree-peak", "neighbours"
     n = max(sizes_of(found))
-    told = [
+    texts = [
         f"{group.at['mode']} {number(group.sample.values[-1])}"
         for group in found
         if group.at["n"] == n
@@ -115,8 +115,8 @@ def _degrees(found: Sequence[Group]) -> Section:
     return Section(
         key,
         _HEALING[key],
-        f"The most neighbours that any node had in any round: at n = {n} {', '.join(told)}. The "
-        "start counts, too: an adversary can hand out more than the protocol would.",
+        f"The most neighbours that any node had in any round: at n = {n} {', '.join(texts)}. The "
+        "start counts too: an adversary can give a node more neighbours than the protocol would.",
         by_n(found, "mode", Axis("neighbours"), highest_point, unit, [log2_line(found, 2)]),
         median_table(found, ("mode", "n"), unit),
         (COMMON_NOTE,),
@@ -165,7 +165,8 @@ def at_rest(runs: DataFrame) -> tuple[Section, ...]:
 # --- membership ------------------------------------------------------------------------
 
 _CAUSED_NOTE: Final = (
-    f"{_BOUND_NOTE} Of the subscribers those messages count that a ring at rest never sends: "
+    f"{_BOUND_NOTE} Of the messages of subscribers, only those count that a ring at rest never "
+    "sends: "
     "Introduce, RemoveConnections, Subscribe, Unsubscribe."
 )
 _OPERATIONS: Final = ("subscribe", "unsubscribe", "crash")
@@ -194,11 +195,11 @@ def _operation_cost(cost: tuple[str, str, str], found: Sequence[Group]) -> Secti
     of_kind = {kind: [group for group in found if group.at["kind"] == kind] for kind in kinds}
     panels = [(kind, of_kind[kind], Axis(unit)) for kind in kinds]
     of, reduce = ("mean", mean_point) if unit == "messages" else ("median", median_point)
-    told = [f"{kind} {_at_largest(of_kind[kind], 'mode', of)}" for kind in kinds]
+    texts = [f"{kind} {_at_largest(of_kind[kind], 'mode', of)}" for kind in kinds]
     return Section(
         key,
         title,
-        f"{of.capitalize()} {unit}: {'; '.join(told)}.",
+        f"{of.capitalize()} {unit}: {'; '.join(texts)}.",
         panels_by_n(panels, "mode", reduce, unit),
         (mean_table if of == "mean" else median_table)(found, ("kind", "mode", "n"), unit),
         (_CAUSED_NOTE,) if unit == "messages" else (RANGE_NOTE,),
@@ -221,8 +222,8 @@ def publications(runs: DataFrame) -> tuple[Section, ...]:
             "hops",
             "Hops of a publication",
             f"The farthest delivery takes, on average, {_by_scheduler(most)} hops. log₂ n is the "
-            "paper's diameter; where messages overtake each other, the first copy need not come "
-            "the shortest way.",
+            "paper's diameter; where messages overtake each other, the first copy need not take "
+            "the shortest path.",
             panels_by_n(_panels(most, "hops"), "spread", mean_point, "hops", [log2_line(most)]),
             mean_table(most, by, "hops of the farthest delivery"),
             (_BOUND_NOTE,),
@@ -231,7 +232,7 @@ def publications(runs: DataFrame) -> tuple[Section, ...]:
             "messages-per-delivery",
             "Messages per delivery",
             f"A delivery costs, on average, {_by_scheduler(cost)} messages. {Spread.FLOOD} is "
-            "section 4.3 to the letter.",
+            "section 4.3 literally.",
             panels_by_n(_panels(cost, unit), "spread", mean_point, unit),
             mean_table(cost, by, unit),
             (_DELIVERY_NOTE,),
@@ -299,21 +300,21 @@ class _Comparison(Struct, frozen=True):
 _COMPARISONS: Final = (
     _Comparison(
         "overlays-degree",
-        "Degree beside Chord's and a skip graph's",
+        "Degree compared with Chord and a skip graph",
         {"degree_mean": "average degree", "degree_max": "largest degree"},
         "neighbours",
         _DEGREE_NOTE,
     ),
     _Comparison(
         "overlays-congestion",
-        "Congestion beside Chord's and a skip graph's",
+        "Congestion compared with Chord and a skip graph",
         {"congestion": "requests at the busiest relay", "gap_max": "longest gap, in units of 1/n"},
         "",
         _CONGESTION_NOTE,
     ),
     _Comparison(
         "overlays-paths",
-        "Path lengths beside Chord's and a skip graph's",
+        "Path lengths compared with Chord and a skip graph",
         {"path_mean": "average greedy path", "flood_hops_max": "farthest node of a flood"},
         "hops",
         _PATHS_NOTE,
@@ -339,11 +340,11 @@ def _compared(found: Sequence[Group], it: _Comparison) -> Section:
         own = [_named(group, name) for group in found if group.at["measure"] == measure]
         own.sort(key=lambda group: list(OVERLAYS.values()).index(str(group.at["overlay"])))
         panels.append((name, own, Axis(it.unit or name, is_log=measure == "congestion")))
-    told = [f"{name} {_at_largest(own, 'overlay', 'mean')}" for name, own, _ in panels]
+    texts = [f"{name} {_at_largest(own, 'overlay', 'mean')}" for name, own, _ in panels]
     return Section(
         it.key,
         it.title,
-        f"On average: {'; '.join(told)}.",
+        f"On average: {'; '.join(texts)}.",
         panels_by_n(panels, "overlay", mean_point, it.unit),
         mean_table(
             [group for _, own, _ in panels for group in own],
@@ -386,11 +387,11 @@ def _effect(healing: DataFrame, what: str) -> Section:
     if len(found) < 2:  # noqa: PLR2004  (one alone cannot be compared)
         return missing(key, title, f"runs of kind converge that differ in {what} only")
     named = [Group({"what": _words(group.at[what], unit)}, group.sample) for group in found]
-    told = [f"{group.at['what']}: {number(group.sample.median.value)}" for group in named]
+    texts = [f"{group.at['what']}: {number(group.sample.median.value)}" for group in named]
     return Section(
         key,
         title,
-        f"Median rounds until legitimate, from the same starts: {', '.join(told)}.",
+        f"Median rounds until legitimate, from the same starts: {', '.join(texts)}.",
         by_row(named, "what", median_point, Axis("rounds until legitimate"), "rounds"),
         median_table(named, ("what",), "rounds"),
         (f"Mode fast. {RANGE_NOTE}",),

@@ -247,7 +247,7 @@ def median_table(found: Sequence[Group], by: Sequence[str], unit: str) -> Table:
         last = number(sample.finite[-1]) if sample.finite else "–"  # noqa: RUF001  (as it is printed)
         return [*shown, last, f"{sample.runs - len(sample.finite):,}"]
 
-    headings = (f"median ({unit})", "95 % from", "to", "fastest", "slowest", "not through")
+    headings = (f"median ({unit})", "95 % from", "to", "fastest", "slowest", "unfinished")
     return _table(found, by, headings, cells)
 
 

@@ -49,12 +49,12 @@ _PLAIN: Final = f"{HEALING} AND {IN_THE_MODEL} AND {_OF_FAST} AND scheduler = 'r
 _ROUNDS_AXIS: Final = Axis("rounds until legitimate")
 LINES_MAX: Final = 7  # Guess: more lines are hard to tell apart.
 RANGE_NOTE: Final = "Dots are medians, bars go from the fastest to the slowest run."
-COMMON_NOTE: Final = "Only starts, sizes and schedulers that all modes were tried with."
+COMMON_NOTE: Final = "Only starts, sizes and schedulers with runs in all modes."
 
 
 _PAIRS_NOTE: Final = (
     "Each run is compared with the run that differs from it in nothing but the rule. "
-    f"{RANGE_NOTE} A rule can cost a little on starts that it is not there for."
+    f"{RANGE_NOTE} A rule can cost a little from starts that it does not address."
 )
 
 
@@ -115,7 +115,7 @@ def _growth(found: Sequence[Group], what: str) -> str:
         for n in sizes_of(found)
     }
     first, last = min(worst), max(worst)
-    told = f"{number(worst[first])} rounds at n = {first}"
+    start = f"{number(worst[first])} rounds at n = {first}"
     if first == last:
         return f"At n = {first} {what} is {number(worst[first])} rounds."
     medians = [
@@ -125,7 +125,7 @@ def _growth(found: Sequence[Group], what: str) -> str:
     ]
     slope = slope_bounds(medians)
     return (
-        f"From n = {first} to n = {last} {what} goes from {told} to {number(worst[last])}; over "
+        f"From n = {first} to n = {last} {what} goes from {start} to {number(worst[last])}; over "
         f"all adversaries a doubling of n adds {number(slope.value)} rounds "
         f"({number(slope.low)} to {number(slope.high)} with 95 %)."
     )
@@ -144,7 +144,7 @@ def _slowest(found: Sequence[Group]) -> str:
 
 def survival_curves(runs: DataFrame) -> tuple[Section, ...]:
     """Return the section about the survival curve P(not legitimate at t) of each mode."""
-    key, title = "survival", "How many runs are not yet legitimate after t rounds"
+    key, title = "survival", "Share of runs that are not legitimate after t rounds"
     found = [
         (str(row["mode"]), list(survival([tuple(end) for end in row["ends"]])))
         for row in sorted(ends(runs.filter(COMMON), ["mode"]).collect())
@@ -152,22 +152,22 @@ def survival_curves(runs: DataFrame) -> tuple[Section, ...]:
     if not found:
         return (missing(key, title, "runs of kind converge that all modes share"),)
     last = {mode: curve[-1] for mode, curve in found}
-    told = [
+    texts = [
         f"in mode {mode} {percent(step.share.value)} are still not legitimate after "
         f"{number(step.rounds)}"
         for mode, step in last.items()
     ]
-    reading = f"Of the same starts, {'; '.join(told)} rounds."
+    reading = f"Of the same starts, {'; '.join(texts)} rounds."
     note = (
-        "Kaplan and Meier, with 95 % bounds; a run that is not through at its limit of rounds is "
-        "censored there. "
+        "Kaplan and Meier, with 95 % bounds; a run that has not finished within its limit of "
+        "rounds is censored there. "
     )
     return (Section(key, title, reading, survival_figure(found), notes=(note + COMMON_NOTE,)),)
 
 
 def layers(runs: DataFrame) -> tuple[Section, ...]:
     """Return the section about the rounds until each layer stays right."""
-    key, title = "layers", "What heals when"
+    key, title = "layers", "Rounds until each layer is correct"
     since = [
         F.struct(
             F.lit(f"{layer} {_LAYER_NAMES[layer]}").alias("what"),
@@ -180,16 +180,16 @@ def layers(runs: DataFrame) -> tuple[Section, ...]:
     if not any(group.sample.finite for group in found):
         return (missing(key, title, "rounds of runs of kind converge in mode fast"),)
     biggest = max(sizes_of(found))
-    told = [
+    texts = [
         f"{group.at['what']} {number(group.sample.quantile(0.5))}"
         for group in found
         if group.at["n"] == biggest
     ]
     reading = (
-        f"At n = {biggest} the median round from which on a layer and all below it stay right "
-        f"is: {', '.join(told)}."
+        f"At n = {biggest} the median round since which a layer and all below it stay correct "
+        f"is: {', '.join(texts)}."
     )
-    figure = by_n(found, "what", Axis("rounds until right for good"), median_point, ROUNDS)
+    figure = by_n(found, "what", Axis("rounds until permanently correct"), median_point, ROUNDS)
     table = median_table(found, ("what", "n"), ROUNDS)
     return (Section(key, title, reading, figure, table, (RANGE_NOTE,)),)
 
@@ -208,7 +208,7 @@ _LAYER_NAMES: Final = {
 
 def ablation(runs: DataFrame) -> tuple[Section, ...]:
     """Return sections about the modes paper, fixed and fast: legitimate runs, and rounds."""
-    key, title = "modes-share", "Paper, fixed, fast: who gets there"
+    key, title = "modes-share", "Modes: share of legitimate runs"
     found = groups(runs.filter(COMMON), ["mode", "n"], ROUNDS)
     if len({group.at["mode"] for group in found}) < 2:  # noqa: PLR2004  (one alone cannot be compared)
         return (missing(key, title, "starts that more than one mode was tried with"),)
@@ -224,14 +224,14 @@ def ablation(runs: DataFrame) -> tuple[Section, ...]:
         ),
         Section(
             "modes-rounds",
-            "Paper, fixed, fast: in how many rounds",
+            "Modes: rounds until legitimate",
             _mode_medians(found),
             by_n(found, "mode", _ROUNDS_AXIS, median_point, ROUNDS),
             median_table(found, ("mode", "n"), ROUNDS),
             (
                 (
-                    f"{RANGE_NOTE} Where half of the runs were not through at their limit there is "
-                    f"no dot. {COMMON_NOTE}"
+                    f"{RANGE_NOTE} There is no dot if half of the runs did not finish within "
+                    f"their limit. {COMMON_NOTE}"
                 ),
             ),
         ),
@@ -239,23 +239,23 @@ def ablation(runs: DataFrame) -> tuple[Section, ...]:
 
 
 def _shares(found: Sequence[Group]) -> str:
-    told = []
+    texts = []
     for mode in dict.fromkeys(group.at["mode"] for group in found):
         samples = [group.sample for group in found if group.at["mode"] == mode]
         good, total = sum(len(one.finite) for one in samples), sum(one.runs for one in samples)
-        told.append(f"{mode} {good:,} of {total:,} ({percent(good / total)})")
-    return f"From the same starts became legitimate: {', '.join(told)}."
+        texts.append(f"{mode} {good:,} of {total:,} ({percent(good / total)})")
+    return f"Legitimate runs from the same starts: {', '.join(texts)}."
 
 
 def _mode_medians(found: Sequence[Group]) -> str:
     largest = [group for group in found if group.at["n"] == max(sizes_of(found))]
-    told = [f"{group.at['mode']} {number(group.sample.quantile(0.5))}" for group in largest]
-    return f"Median rounds at n = {max(sizes_of(found))}: {', '.join(told)}."
+    texts = [f"{group.at['mode']} {number(group.sample.quantile(0.5))}" for group in largest]
+    return f"Median rounds at n = {max(sizes_of(found))}: {', '.join(texts)}."
 
 
 def rule_by_rule(runs: DataFrame) -> tuple[Section, ...]:
     """Return sections that compare runs without one rule with the same runs with all rules."""
-    key, title = "rules-share", "Rule by rule: who gets there without it"
+    key, title = "rules-share", "Rules: share of legitimate runs without each"
     pairs = beside_all_rules(runs.filter(HEALING))
     named = pairs.withColumn("what", F.concat_ws(" without ", "mode", "without"))
     shares, ratios = groups_of_each(named, ["what"], [ROUNDS, "ratio"])
@@ -277,7 +277,7 @@ def rule_by_rule(runs: DataFrame) -> tuple[Section, ...]:
         ),
         Section(
             "rules-rounds",
-            "Rule by rule: how much slower without it",
+            "Rules: slowdown without each",
             _slower(slow),
             by_row(
                 ratios,

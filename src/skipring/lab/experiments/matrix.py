@@ -84,7 +84,7 @@ def read_matrix(path: Path) -> Matrix:
     except OSError as error:
         raise InputError(f"cannot read the matrix {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError, too
-        raise InputError(f"{path}: not TOML we can read: {error}") from None
+        raise InputError(f"{path}: invalid TOML: {error}") from None
     try:
         return _matrix(values, text)
     except InputError as error:
@@ -94,7 +94,7 @@ def read_matrix(path: Path) -> Matrix:
 def _matrix(values: Mapping[str, Any], text: str) -> Matrix:
     title, blocks = values.get("title"), values.get("experiment")
     if unknown := sorted(set(values) - {"title", "experiment"}):
-        raise InputError(f"unknown key {unknown[0]!r}; there are title and [[experiment]]")
+        raise InputError(f"unknown key {unknown[0]!r}; the keys are title and [[experiment]]")
     if not isinstance(title, str):
         raise InputError("title: expected a text")
     if not isinstance(blocks, list) or not blocks:
@@ -102,7 +102,7 @@ def _matrix(values: Mapping[str, Any], text: str) -> Matrix:
     # Before the product is computed: it may not fit into memory.
     lists = [_named(number, block, _block_lists) for number, block in enumerate(blocks, 1)]
     if (size := sum(prod(map(len, found.values())) for found in lists)) > RUNS_MAX:
-        raise InputError(f"these are {size} runs, and there can be at most {RUNS_MAX}")
+        raise InputError(f"{size} runs exceed the limit of {RUNS_MAX}")
     runs = dict.fromkeys(
         run for number, found in enumerate(lists, 1) for run in _named(number, found, _block_runs)
     )
@@ -120,14 +120,14 @@ def _named(number: int, block: Any, read: Callable[[Any], Any]) -> Any:  # noqa:
 def _block_lists(block: object) -> dict[str, Sequence[Any]]:
     """Return the checked values of every key of a block."""
     if not isinstance(block, dict):
-        raise InputError("expected a block [[experiment]] of its own")
+        raise InputError("expected a block [[experiment]]")
     kind = block.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r:.40}")
     known = ("n", *KINDS[kind], "seeds")
     for key in block:
         if key not in ("kind", *known):
-            raise InputError(f"{key[:40]}: kind {kind} knows only {', '.join(known)}")
+            raise InputError(f"{key[:40]}: the keys of kind {kind} are {', '.join(known)}")
     if "n" not in block:
         raise InputError("n: expected the numbers of subscribers")
     given = {**_defaults(kind), **block}
@@ -169,7 +169,7 @@ def _block_runs(lists: Mapping[str, Sequence[Any]]) -> Iterator[Trial]:
         for without in _rule_sets(chosen)
     ]
     if not runs:
-        raise InputError("without: mode paper has no rules that could be left out one by one")
+        raise InputError("without: mode paper has no rules to leave out")
     return iter(runs)
 
 

@@ -82,7 +82,7 @@ def lead(runs: DataFrame) -> str:
     """Return the main finding: the share of legitimate runs by mode, the best first."""
     found = groups(runs.filter(f"{HEALING} AND {IN_THE_MODEL}"), ["mode"], "rounds")
     if not found:
-        return "This matrix has no runs of kind converge, so it says nothing of healing."
+        return "This matrix has no runs of kind converge, so it has no result about healing."
     order = [Mode.FAST, Mode.FIXED, Mode.PAPER]
     found.sort(key=lambda group: order.index(Mode(str(group.at["mode"]))))
     return " ".join(map(_group_sentence, found))
@@ -141,14 +141,15 @@ PARTS: Final[tuple[tuple[str, tuple[tuple[Chapter, frozenset[str]], ...]], ...]]
         ),
     ),
     ("Publications", ((publications, frozenset({"spread"})),)),
-    ("Beside other overlays", ((overlays, frozenset({"topology"})),)),
-    ("Bad weather", ((weather, _CONVERGE),)),
+    ("Comparison with other overlays", ((overlays, frozenset({"topology"})),)),
+    ("Loss, churn and schedulers", ((weather, _CONVERGE),)),
 )
 # Sections whose reading is also one of the main findings.
 _FINDINGS: Final = ("modes-share", "rounds-by-n", "supervisor-steady", "messages-per-delivery")
 _FAILED_SHOWN: Final = 50
 _VERDICT_NOTE: Final = (
-    "A run that is not through after its limit of rounds counts as a counterexample. Bounds hold "
+    "A run that has not finished within its limit of rounds counts as a counterexample. Bounds "
+    "hold "
     "with 95 %: shares after Clopper and Pearson, means and slopes after Student. Runs can refute "
     "a statement, and only make it likely. Only runs in the paper's model count: no loss, no "
     "churn, no rule switched off but where it says so."
@@ -220,7 +221,7 @@ def _shown_parts(
 ) -> list[tuple[str, tuple[Section, ...]]]:
     """Return the parts with figures, then the sections without runs."""
     shown = [(title, tuple(it for it in sections if it.figure)) for title, sections in parts]
-    told = [(title, sections) for title, sections in shown if sections]
+    shown_parts = [(title, sections) for title, sections in shown if sections]
     left_out = tuple(section.reading for section in found if not section.figure)
     rest = []
     if left_out:
@@ -228,7 +229,7 @@ def _shown_parts(
         rest.append(Section("left-out", title, "There are no runs for these.", notes=left_out))
     if whole.failed:
         rest.append(_failures(runs, whole.failed))
-    return [*told, ("What this matrix does not show", tuple(rest))] if rest else told
+    return [*shown_parts, ("What this matrix does not show", tuple(rest))] if rest else shown_parts
 
 
 def _failures(runs: DataFrame, failed: int) -> Section:
@@ -257,9 +258,9 @@ def statements(judged: Sequence[Judged]) -> tuple[Section, ...]:
         Section(
             "statements",
             "Theorems, lemmas and claims",
-            "Each statement, what is known of it whatever the runs say, and what the runs of each "
-            "mode say: paper is the pseudocode as it stands, fixed what it takes to converge, fast "
-            "all rules.",
+            "Each statement, its known result, and the result of the runs of each mode: paper is "
+            "the unchanged pseudocode, fixed has the rules that convergence needs, fast has all "
+            "rules.",
             table=Table(
                 ("where", "statement", "known", *MODES),
                 tuple((*_named(one), *_cells(one)) for one in of_modes),
@@ -270,8 +271,8 @@ def statements(judged: Sequence[Judged]) -> tuple[Section, ...]:
         Section(
             "statements-overlay",
             "Statements about the graph",
-            "What is true of SR(n) itself, without any protocol, beside Chord and a skip graph of "
-            "the same size.",
+            "Properties of SR(n) itself, without any protocol, compared with Chord and a skip "
+            "graph of the same size.",
             table=Table(
                 ("where", "statement", "known", "measured"),
                 tuple((*_named(one), one.verdicts[Mode.FAST]) for one in of_none),

@@ -198,7 +198,7 @@ def require_format(directory: Path, *, new: bool = False) -> None:
         raise InputError(f"{about} cannot be read; choose another directory") from None
     if found != FORMAT:
         raise InputError(
-            f"{directory} is of the format {found!r:.40} and this program writes {FORMAT!r}; "
+            f"{directory} has the format {found!r:.40}, this version writes {FORMAT!r}; "
             "choose another directory"
         )
 

@@ -1,8 +1,8 @@
 """Runs of a matrix as Spark tasks (``skipring lab run``): work plan, execution and progress.
 
 The driver divides the work into chunks and stores each chunk as soon as it is done, so a killed
-run continues from the last chunk. Two chunks run at a time: while the last tasks of one end, the
-next has already begun.
+run continues from the last chunk. Two chunks run at a time, so the cores stay busy while the last
+tasks of a chunk end.
 """
 
 from __future__ import annotations
@@ -215,7 +215,9 @@ class _Work:
                         results.add(*_tables(future.result()))
                     report(*self._so_far())
             except (PySparkException, Py4JError) as error:
-                raise SkipringError(f"Spark could not do the runs: {_first_line(error)}") from error
+                raise SkipringError(
+                    f"Spark could not execute the runs: {_first_line(error)}"
+                ) from error
             finally:
                 self._cancel(waiting)
 

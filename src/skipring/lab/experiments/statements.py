@@ -140,8 +140,8 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
     Statement(
         "2.2",
         "Lemma: BuildRing with its extension is self-stabilizing",
-        "The sorted ring comes to be from any weakly connected state, with wrong labels too; "
-        "measured inside BuildSR, as nothing here runs BuildRing alone.",
+        "The sorted ring forms from any weakly connected state, even with wrong labels; measured "
+        "inside BuildSR, because no run uses BuildRing alone.",
         "holds of BuildRing alone, false inside BuildSR, where displaced shortcuts write into it",
         Share(_MODEL, "layers_end >= 3"),
         ("0003",),
@@ -207,7 +207,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
     Statement(
         "4.1",
         "Theorem: constant overhead of the subscribers, to subscribe",
-        "What all subscribers send because of it does not depend on n.",
+        "The number of messages that all subscribers send because of it does not depend on n.",
         "false of the pseudocode, where references are passed on",
         Constant(_SUBSCRIBE, _SUBSCRIBERS),
         ("0006",),
@@ -215,7 +215,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
     Statement(
         "4.1",
         "Theorem: constant overhead of the subscribers, to unsubscribe",
-        "What all subscribers send because of it does not depend on n.",
+        "The number of messages that all subscribers send because of it does not depend on n.",
         "false of the pseudocode, where references are passed on",
         Constant(_UNSUBSCRIBE, _SUBSCRIBERS),
         ("0006",),
@@ -233,8 +233,8 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
         "4.3",
         "Flooding, where messages overtake each other",
         "The hops of the farthest delivery, divided by log n, do not grow.",
-        "not said by the paper, which speaks of the diameter: the first copy to come need not have "
-        "taken the shortest way",
+        "not said by the paper, which speaks of the diameter: the first copy need not take the "
+        "shortest path",
         Constant(f"{_FLOOD} AND scheduler <> 'sync'", "hops_max / levels"),
     ),
     # --- section 5 ---
@@ -266,7 +266,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
     Statement(
         "5",
         "Lemma Ring Convergence",
-        "Once all have their label, the ring is right.",
+        "Once all members have their labels, the ring becomes correct.",
         "holds, if configurations overwrite",
         Share(f"{_MODEL} AND layers_end >= 2", "layers_end >= 3"),
         ("0012", "0004"),
@@ -274,7 +274,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
     Statement(
         "5",
         "Lemma Shortcut Convergence",
-        "Once the ring is right, all shortcuts come to be.",
+        "Once the ring is correct, all shortcuts form.",
         "false of the pseudocode, where the induction is circular",
         Share(f"{_MODEL} AND layers_end >= 3", "layers_end >= 4"),
         ("0003",),
@@ -324,7 +324,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
     Statement(
         "5",
         "Theorem Publication Convergence",
-        "All subscribers come to have all publications.",
+        "All subscribers receive all publications eventually.",
         "holds once there is a skip ring; what memory has corrupted needs T10",
         Share(f"{_MODEL} AND publications > 0", "rounds_publications IS NOT NULL"),
         ("0021",),
