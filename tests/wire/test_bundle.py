@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faults.frames import mutated, mutated_bundle
 from skipring.core.messages import (
     CheckLabel,
     ConfigurationAck,
@@ -23,7 +24,6 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import NodeId
 from skipring.errors import MessageError, WireError
-from skipring.lab.faults.frames import mutated, mutated_bundle
 from skipring.wire import bundle as bundle_module
 from skipring.wire.bundle import (
     KNOWN_BYTES_MAX,
