@@ -38,7 +38,8 @@ class Quarter:
         chains = chains_around(self.own.label, *around)
 
         def tick(out: Outbox) -> None:
-            self.total = self.digest.on_tick(self.own, chains, self.shortcuts, pred, succ, out)
+            children, parent = self.shortcuts.tree_nodes(chains, pred, succ)
+            self.total = self.digest.on_tick(self.own, children, parent, out)
 
         return written(tick)
 

@@ -12,7 +12,7 @@ from skipring.core.messages import CheckLabel, Digest, IntroduceShortcut, Routin
 from skipring.core.neighbour_liveness import NeighbourLiveness
 from skipring.core.peers import EdgeKind
 from skipring.core.ring_digest import RingDigest
-from skipring.core.ring_messages import SENDERS_MAX, RingMessages
+from skipring.core.ring_messages import SENDERS_MAX, RingMessages, RingTick
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.state import SubscriberState
 from tests.support.fake_host import FakeHost, sent
@@ -123,6 +123,32 @@ def test_wrong_known_messages_are_corrected_within_16_ticks() -> None:
     host.tick(16)
     host.handle(RoutineReceived(nearer, "b"))
     assert host.machine.left == peer("0011", "b")
+
+
+def test_known_tick_is_sent_again_by_value() -> None:
+    """A member at rest sends what a member sends that remembers nothing."""
+    host, fresh = at_rest(), subscriber(STATE, config=LIVE)
+    for _ in range(20):
+        ticked = host.tick()
+        assert ticked == fresh.tick()
+        host.handle(RoutineReceived(FROM_A, "a"))
+        for message in FROM_A:
+            fresh.handle(Received(message, "a"))
+    assert host.machine.ring_messages.is_at_rest
+    assert not fresh.machine.ring_messages.is_at_rest
+
+
+def test_wrong_known_tick_is_corrected_within_16_ticks() -> None:
+    """A node wrongly believes that a tick at its place sends nothing, and is sure of its place."""
+    host = at_rest()
+    host.tick(2)
+    messages = host.machine.ring_messages
+    messages.known_tick = RingTick((), 2, [], [], None)
+    messages.is_place_sure = True
+    assert not [sent for sent in host.tick() if isinstance(sent[1], CheckLabel)]
+    host.tick(16)
+    checks = [to for to, message in host.tick() if isinstance(message, CheckLabel)]
+    assert checks == ["a", "z"]
 
 
 @pytest.mark.parametrize("wants", [True, False])

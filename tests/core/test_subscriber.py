@@ -239,10 +239,10 @@ def test_B14_left_neighbour_counts_only_after_its_correction(void: Peer) -> None
 def test_k_plus_1_is_the_exponent_with_which_a_label_of_length_k_asks(bits: str) -> None:
     k = len(bits)
     always = Scripted(0)
-    assert asks_supervisor(label(bits), always, rare=True)
+    assert asks_supervisor(label(bits).length, always, rare=True)
     assert prod(always.odds) == 2 ** (k + 1) * k**2
     always = Scripted(0)
-    assert asks_supervisor(label(bits), always, rare=False)
+    assert asks_supervisor(label(bits).length, always, rare=False)
     assert prod(always.odds) == 2**k * k**2
 
 

@@ -133,12 +133,7 @@ def test_message_without_an_encoding_is_omitted_and_the_others_are_sent() -> Non
     assert found == [("a", ConfigurationAck()), ("b", ConfigurationAck())]
 
 
-def test_bundle_is_full_at_the_limit_of_a_reader() -> None:
-    bundle = Bundle()
-    for number in range(MESSAGES_MAX):
-        assert not bundle.is_full
-        bundle.add(TOPIC, Ping(number))
-    assert bundle.is_full
+def test_readers_accept_a_bundle_at_the_limit() -> None:
     (frame,) = written(*((TOPIC, Ping(number)) for number in range(MESSAGES_MAX)))
     assert len(read(frame)) == MESSAGES_MAX
 

@@ -74,6 +74,8 @@ class TransferTracker:
 
     def on_tick(self) -> None:
         """Count one tick; end histories that have stalled or lasted too long."""
+        if not (self._source_ticks or self._rest_ticks or self._received_ticks or self._served):
+            return  # the usual case
         # Memory may be corrupted: clamp counters to their valid range.
         ticks_max = self._config.history_ticks
         self._source_ticks = max(min(self._source_ticks, ticks_max) - 1, 0)
@@ -95,11 +97,8 @@ class TransferTracker:
 
     def on_received(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
         """Record the number of new publications in a message; more than the limit is a history."""
-        if (
-            count > self._config.repair_announce_max
-            and sender is not None
-            and self._rest_ticks == 0
-        ):
+        is_history = count > self._config.repair_announce_max
+        if is_history and sender is not None and self._rest_ticks == 0:
             self._source, self._source_ticks = sender, self._config.history_ticks
         if is_last and sender == self._source:
             self._source_ticks = 0

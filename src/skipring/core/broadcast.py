@@ -118,13 +118,12 @@ class Broadcast:
 
     def on_tick(self) -> None:
         """Count ticks without a change of the view, and ticks with new publications."""
-        self.invalidate_view()
         self._refresh_view()
         # Memory may be corrupted: a counter below 0 counts as 0.
         self._calm_ticks = self._calm_ticks + 1 if self._calm_ticks > 0 else 1
         self.news_ticks = self.news_ticks + 1 if self._has_news else 0
         self._has_news = False
-        if self.news_ticks == 0:
+        if self.news_ticks == 0 and (self._arrived or self._lazy_push is not None):
             self._forget_stored()  # a stored publication may be lost by now
 
     @property
@@ -330,7 +329,10 @@ class Broadcast:
         """Look up announced ids in the trie from now on."""
         self._queue_arrived()
         if self._lazy_push is not None:
-            self._lazy_push.forget_stored()
+            if self._lazy_push.has_pending:
+                self._lazy_push.forget_stored()
+            else:
+                self._lazy_push = None
 
     def announce(self, repaired: tuple[RecordBatch, ...], sender: NodeId | None) -> None:
         """Announce repaired batches unless they are history: others may lack them (R17)."""

@@ -10,14 +10,14 @@ any message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.failure_detector import UNHEARD_TICKS
-from skipring.core.peers import NodeId, Peer
+from skipring.core.peers import NodeId
 from skipring.core.state import LivenessState
 
 HEARD: Final = -1  # in place of the ticks: the neighbour has sent a message since the last tick
@@ -48,12 +48,15 @@ class NeighbourLiveness:
 
     def unresponsive(self, neighbours: Iterable[NodeId], *, is_late: bool) -> list[NodeId]:
         """Count one more tick; return the neighbours to report. A late node reports none."""
-        before = dict(self._unheard)
-        self._unheard.clear()
-        if not is_late:
-            for node in neighbours:
-                self._unheard[node] = max(before.get(node, 0), HEARD) + 1
-        return [node for node, ticks in self._unheard.items() if ticks >= UNHEARD_TICKS]
+        unheard = self._unheard
+        if is_late:
+            unheard.clear()
+            return []
+        counts = {node: max(unheard.get(node, 0), HEARD) + 1 for node in neighbours}
+        if counts.keys() != unheard.keys():
+            unheard.clear()
+        unheard.update(counts)
+        return [node for node, ticks in counts.items() if ticks >= UNHEARD_TICKS]
 
     def on_heard(self, node: NodeId) -> None:
         """Reset the silence of a node that has sent a first-hand message."""
@@ -61,14 +64,15 @@ class NeighbourLiveness:
             if watch.node == node:
                 watch.ticks = 0
 
-    def on_tick(self, neighbours: Iterable[Peer]) -> bool:
+    def on_tick(self, neighbours: Sequence[NodeId]) -> bool:
         """Count one more silent tick for each neighbour; return True if a timeout expires."""
-        watches = [self._watch_over(node) for node in {peer.node: None for peer in neighbours}]
-        self._watches = watches
-        alarm = False
+        watches = self._watches
+        if [watch.node for watch in watches] != neighbours:
+            self._watches = watches = [self._watch_over(node) for node in neighbours]
+        alarm, ticks_min = False, self._config.neighbour_timeout_ticks_min
         for watch in watches:
-            watch.ticks = max(watch.ticks, 0) + 1  # memory may be corrupted
-            if watch.ticks >= self._timeout_ticks(watch):
+            watch.ticks = ticks = max(watch.ticks, 0) + 1  # memory may be corrupted
+            if ticks >= ticks_min and ticks >= self._timeout_ticks(watch):
                 watch.ticks = 0
                 watch.pending = alarm = True
         return alarm

@@ -79,14 +79,14 @@ class Ring:
         """Return True for a reference to this node or to the supervisor (B2)."""
         return peer.node in (self.node, SUPERVISOR)
 
-    def asks_supervisor(self, label: Label, rng: Random) -> bool:
+    def asks_supervisor(self, length: int, rng: Random) -> bool:
         """Decide at random whether to ask for the configuration (actions ii and iv, B14).
 
         A node that seems to be the minimum asks every other time, other nodes rarely.
         """
         if self.neighbours[LEFT] is None:
             return rng.getrandbits(1) == 0
-        return asks_supervisor(label, rng, rare=self.rules.rare_requests)
+        return asks_supervisor(length, rng, rare=self.rules.rare_requests)
 
     # -- Timeout ---------------------------------------------------------------------------
 
@@ -354,10 +354,11 @@ class Ring:
         )
         if pred is None:
             succ = None  # alone: a node in a ring has both
-        before = [peer for peer in self.peers() if not self.is_self_or_supervisor(peer)]
+        edges, before = (*self.neighbours, self.wrap), self.peers()
         if self.rules.overwrite:
             self._overwrite(me, pred, succ)
-            self._report_displaced(me, before, pred, succ, out)
+            if (*self.neighbours, self.wrap) != edges:
+                self._report_displaced(me, before, pred, succ, out)
         else:
             self._report_displaced(me, before, pred, succ, out)
             for peer in (pred, succ):
@@ -385,7 +386,7 @@ class Ring:
         """Ask the supervisor about neighbours that the configuration lacks (action iii)."""
         done = {peer.node for peer in (pred, succ) if peer is not None}
         for peer in before:
-            if peer.node in done:
+            if peer.node in done or self.is_self_or_supervisor(peer):
                 continue
             done.add(peer.node)
             if self.rules.supervisor_first or _is_closer(me.label, peer, pred, succ):
@@ -394,9 +395,8 @@ class Ring:
                 self.linearize(peer, out, first_hand=False)
 
 
-def asks_supervisor(label: Label, rng: Random, *, rare: bool) -> bool:
+def asks_supervisor(k: int, rng: Random, *, rare: bool) -> bool:
     """Return True with probability 1/(2^(k+1) k^2), k = |label|; 2^k if not rare (action ii)."""
-    k = label.length
     return rng.getrandbits(k + rare) == 0 and rng.randrange(k * k) == 0  # floats end at 2^-53
 
 

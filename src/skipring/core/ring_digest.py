@@ -7,15 +7,13 @@ and sends the sum to its parent; the node with label 0 sends it to the superviso
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Outbox
+from skipring.core.effects import Outbox, Send
 from skipring.core.labels import CIRCLE
 from skipring.core.messages import Digest
 from skipring.core.peers import NodeId, Peer
-from skipring.core.shortcuts import Shortcuts
-from skipring.core.topology import Chains
 
 
 class RingDigest:
@@ -30,30 +28,18 @@ class RingDigest:
         self.heard: dict[NodeId, int] = {}
 
     def on_tick(
-        self,
-        me: Peer,
-        chains: Chains,
-        shortcuts: Shortcuts,
-        pred: Peer | None,
-        succ: Peer | None,
-        out: Outbox,
+        self, me: Peer, children: Iterable[NodeId], parent: NodeId | None, out: Outbox
     ) -> int:
         """Add up the digests of the children, send the sum to the parent and return it."""
         if me != self._own:
             self._own, self._weight = me, me.weight
         total, heard = self._weight, self.heard
-        if chains.children or heard:
-            self.heard = {}
-            for label in chains.children:
-                child = shortcuts.holder(label, pred, succ)
-                if child is not None and child in heard and child not in self.heard:
-                    self.heard[child] = heard[child]
-                    total += heard[child]
+        if heard:
+            self.heard = {child: heard[child] for child in children if child in heard}
+            total += sum(self.heard.values())
         total %= CIRCLE
-        if chains.parent is not None:
-            parent = shortcuts.holder(chains.parent, pred, succ)
-            if parent is not None and parent != me.node:
-                out.send(parent, Digest(me.node, total))
+        if parent is not None and parent != me.node:
+            out.append(Send(parent, Digest(me.node, total)))
         return total
 
     def drop_derived(self) -> None:

@@ -4,6 +4,9 @@ In a ring at rest, the routine messages of a tick are those of the tick before. 
 this module are functions of a message and the place of the node, except for what they record about
 the life of the sender and its digest. So messages that have changed nothing and caused no effect
 change nothing again at the same place: then only the records are updated.
+
+The messages that a node sends to its neighbours at a tick are a function of its place, too. After a
+tick that has changed nothing, the next one sends them again.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeAlias
 
-from skipring.core.effects import Outbox
+from msgspec import Struct
+
+from skipring.core.effects import Effect, Outbox
 from skipring.core.events import RoutineReceived
 from skipring.core.labels import Label
 from skipring.core.messages import (
@@ -41,10 +46,29 @@ Place: TypeAlias = tuple[
 SENDERS_MAX: Final = 128  # Limit: a member of a ring of 2^64 has fewer neighbours.
 
 
-class RingMessages:
-    """Handlers of the messages of neighbours at one subscriber."""
+class RingTick(Struct, frozen=True, gc=False):
+    """Tick of ring and shortcuts: what it sends, and values that follow from the place."""
 
-    __slots__ = ("_digest", "_liveness", "_ring", "_shortcuts", "known", "known_at")
+    effects: tuple[Effect, ...]
+    length: int  # of the label
+    neighbours: list[NodeId]  # distinct ring neighbours
+    children: list[NodeId]  # known ones in the tree
+    parent: NodeId | None
+
+
+class RingMessages:
+    """Routine messages of one subscriber, and its handlers of the messages of neighbours."""
+
+    __slots__ = (
+        "_digest",
+        "_liveness",
+        "_ring",
+        "_shortcuts",
+        "is_place_sure",
+        "known",
+        "known_at",
+        "known_tick",
+    )
 
     def __init__(
         self, ring: Ring, shortcuts: Shortcuts, liveness: NeighbourLiveness, digest: RingDigest
@@ -57,30 +81,84 @@ class RingMessages:
         # routine messages together.
         self.known: dict[NodeId, tuple[RoutineMessage, ...]] | None = None
         self.known_at: Place | None = None
+        self.known_tick: RingTick | None = None  # of a tick that changes nothing at this place
+        self.is_place_sure = False  # False if the place may differ from ``known_at``
 
     def place(self) -> Place:
         """Return all variables that the handlers of this module read, but for ``RingDigest``."""
+        if self.is_place_sure and self.known_at is not None:
+            return self.known_at
+        return self._derived_place()
+
+    def _derived_place(self) -> Place:
         ring, slots = self._ring, self._shortcuts.slots
         left, right = ring.neighbours
         return ring.me, left, right, ring.wrap, tuple(slots), tuple(slots.values())
 
-    def is_known(self, event: RoutineReceived) -> bool:
-        """Return True if messages change nothing at the place of the last messages."""
-        return self.known is not None and self.known.get(event.sender) is event.messages
+    def invalidate_place(self) -> None:
+        """Mark the place for a check, because it may have changed."""
+        self.is_place_sure = False
 
-    def on_routine(self, event: RoutineReceived, out: Outbox) -> None:
-        """Handle the routine messages of a node in order."""
-        messages, place = event.messages, self.place()
+    def _check_place(self) -> None:
+        """Drop what is known about another place."""
+        place = self._derived_place()
         if self.known is None or place != self.known_at:
-            self.known, self.known_at = {}, place
-        if self.known.get(event.sender) is messages:
+            self.known, self.known_at, self.known_tick = {}, place, None
+        self.is_place_sure = True
+
+    def is_known(self, event: RoutineReceived) -> bool:
+        """Return True if messages change nothing at the current place."""
+        known = self.known if self.is_place_sure else None
+        return known is not None and known.get(event.sender) == event.messages
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Return True if the last tick changed nothing, and the next one need not run again."""
+        return self.is_place_sure and self.known_tick is not None
+
+    # -- ticks -------------------------------------------------------------------------------
+
+    def on_tick(self, me: Peer, out: Outbox) -> RingTick:
+        """Run the periodic actions of ring and shortcuts, or repeat those of the last tick."""
+        is_remembering = self.known is not None
+        if is_remembering:
+            self._check_place()
+            if self.known_tick is not None:
+                out += self.known_tick.effects
+                return self.known_tick
+        tick = self._run_tick(me, out)
+        self.is_place_sure = is_remembering and self._derived_place() == self.known_at
+        self.known_tick = tick if self.is_place_sure else None
+        return tick
+
+    def _run_tick(self, me: Peer, out: Outbox) -> RingTick:
+        ring, shortcuts, begin = self._ring, self._shortcuts, len(out)
+        ring.on_tick(me, out)
+        pred, succ = ring.pred, ring.succ
+        chains = shortcuts.on_tick(me, pred, succ, out)
+        children, parent = shortcuts.tree_nodes(chains, pred, succ)
+        neighbours = ring.neighbour_nodes()
+        return RingTick(tuple(out[begin:]), me.label.length, neighbours, children, parent)
+
+    # -- messages ----------------------------------------------------------------------------
+
+    def on_routine(self, event: RoutineReceived, out: Outbox) -> bool:
+        """Handle the routine messages of a node in order; return True if the place may change."""
+        messages = event.messages
+        if not self.is_place_sure:
+            self._check_place()
+        known = self.known
+        assert known is not None
+        if known.get(event.sender) == messages:
             self._on_repeated(messages)
-            return
+            return False
         for message in messages:
             self.HANDLERS[type(message)](self, message, out)
-        is_quiet = not out and place == self.place()
-        if is_quiet and (event.sender in self.known or len(self.known) < SENDERS_MAX):
-            self.known[event.sender] = messages
+        self.is_place_sure = self._derived_place() == self.known_at
+        is_quiet = not out and self.is_place_sure
+        if is_quiet and (event.sender in known or len(known) < SENDERS_MAX):
+            known[event.sender] = messages
+        return not self.is_place_sure
 
     def _on_repeated(self, messages: Iterable[RoutineMessage]) -> None:
         """Record that the sender lives, and its digest."""
@@ -92,7 +170,8 @@ class RingMessages:
 
     def drop_derived(self) -> None:
         """Drop the known messages: memory may be corrupted."""
-        self.known = self.known_at = None
+        self.known = self.known_at = self.known_tick = None
+        self.is_place_sure = False
 
     # -- handlers ----------------------------------------------------------------------------
 

@@ -38,6 +38,14 @@ class Shortcuts:
             return succ.node
         return self.slots.get(label)
 
+    def tree_nodes(
+        self, chains: Chains, pred: Peer | None, succ: Peer | None
+    ) -> tuple[list[NodeId], NodeId | None]:
+        """Return the known children in the tree, and the parent if it is known."""
+        holders = [self.holder(label, pred, succ) for label in chains.children]
+        parent = self.holder(chains.parent, pred, succ) if chains.parent is not None else None
+        return [node for node in holders if node is not None], parent
+
     def on_tick(self, me: Peer, pred: Peer | None, succ: Peer | None, out: Outbox) -> Chains:
         """Hold exactly the chain labels, and introduce the level neighbours to each other."""
         chains = self.chains(me, pred, succ)

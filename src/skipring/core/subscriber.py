@@ -148,7 +148,7 @@ class Subscriber:
                 handler(self._broadcast, message, sender, out)
         elif kind in RingMessages.HANDLERS:
             RingMessages.HANDLERS[kind](self.ring_messages, message, out)
-            self._broadcast.invalidate_view()
+            self._invalidate_place()
             if kind is CheckLabel and not is_member:
                 # The sender has an edge to this node, perhaps because it is still recorded (S2).
                 out.send(SUPERVISOR, Unsubscribe(self.node))
@@ -156,7 +156,7 @@ class Subscriber:
             if sender == SUPERVISOR and self._config.detects_failures:
                 out.send(SUPERVISOR, ConfigurationAck())  # section 3.3
             self._on_set_configuration(message, out)  # type: ignore[arg-type]
-            self._broadcast.invalidate_view()
+            self._invalidate_place()
         elif kind is Ping:
             if sender == SUPERVISOR:
                 out.send(SUPERVISOR, Pong(message.nonce))  # type: ignore[union-attr]
@@ -171,8 +171,8 @@ class Subscriber:
             return
         if event.sender in self._unheard:
             self._unheard[event.sender] = HEARD
-        self.ring_messages.on_routine(event, out)
-        self._broadcast.invalidate_view()
+        if self.ring_messages.on_routine(event, out):
+            self._broadcast.invalidate_view()
 
     # -- periodic actions ------------------------------------------------------------------
 
@@ -191,17 +191,17 @@ class Subscriber:
         self._audit_ticks = (self._audit_ticks + 1) % self._config.audit_ticks
         if self._audit_ticks == 0:
             self._drop_derived()
-        ring.on_tick(me, out)
-        pred, succ = ring.pred, ring.succ
-        chains = self._shortcuts.on_tick(me, pred, succ, out)
+        tick = self.ring_messages.on_tick(me, out)
+        neighbours = tick.neighbours
         digest = None
         if rules.digest:
-            total = self._digest.on_tick(me, chains, self._shortcuts, pred, succ, out)
+            total = self._digest.on_tick(me, tick.children, tick.parent, out)
             digest = total if me.label.position == 0 else None  # R14: only the root reports
-        alarmed = rules.neighbour_timeout and self._liveness.on_tick(ring.peers())
-        if ring.asks_supervisor(me.label, self._rng) or alarmed:
+        alarmed = rules.neighbour_timeout and self._liveness.on_tick(neighbours)
+        if ring.asks_supervisor(tick.length, self._rng) or alarmed:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
-        neighbours = self.ring_neighbours()
+        if not self.ring_messages.is_at_rest:
+            self._broadcast.invalidate_view()
         self.replication.on_tick(neighbours, self._rng, out, is_throttled=event.throttled)
         if self._config.detects_failures:
             for node in self._liveness.unresponsive(neighbours, is_late=event.late):
@@ -293,6 +293,11 @@ class Subscriber:
     def _forget_all(self) -> None:
         self._ring.forget_all()
         self._shortcuts.forget_all()
+        self._invalidate_place()
+
+    def _invalidate_place(self) -> None:
+        """Mark label and edges for a check, because they may have changed."""
+        self.ring_messages.invalidate_place()
         self._broadcast.invalidate_view()
 
     # -- state as a value ------------------------------------------------------------------
@@ -326,9 +331,11 @@ class Subscriber:
         """Return label, edges and shortcuts as one value, to detect changes."""
         return self.ring_messages.place()
 
-    def knows(self, event: RoutineReceived) -> bool:
-        """Return True if messages, the last that this node has handled, changed nothing."""
-        return self.ring_messages.is_known(event)
+    def knows(self, event: Event) -> bool:
+        """Return True if an event is a tick at rest, or known messages: it changes no edge."""
+        if type(event) is Tick:
+            return self.ring_messages.is_at_rest
+        return type(event) is RoutineReceived and self.ring_messages.is_known(event)
 
     @property
     def shortcuts(self) -> Mapping[Label, NodeId | None]:

@@ -27,7 +27,7 @@ from skipring.net.dial_failure import (
     failure_of,
 )
 from skipring.net.sockets import TROUBLES, dial, speaks_tls
-from skipring.wire.bundle import Bundle, SmallMessage
+from skipring.wire.bundle import MESSAGES_MAX, Bundle, SmallMessage
 from skipring.wire.handshake import Hello
 from skipring.wire.rpc import Address
 
@@ -95,11 +95,11 @@ class RemotePeer:
         if self._links.is_closed:
             self._links.counts["closed"] += 1
             return
-        if self._bundle is not None and self._bundle.is_full:
+        bundle = self._bundle
+        if bundle is None or bundle.count >= MESSAGES_MAX:
             self._close_bundle()
-        if self._bundle is None:
-            self._bundle = Bundle()
-        self._bundle.add(topic, message)
+            bundle = self._bundle = Bundle()
+        bundle.add(topic, message)
         if not self._is_scheduled:
             self._schedule()
 

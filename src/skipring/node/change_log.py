@@ -134,8 +134,6 @@ class ChangeLog:
         if machine is None:  # the node has left
             self._entries.pop(topic, None)
             self._places.pop(topic, None)
-        elif type(event) is RoutineReceived and machine.knows(event):
-            pass  # it has changed nothing
         elif machine.wants is not before.member or machine.place() != before.variables:
             after = self._places[topic] = _place_of(machine)
             self._record(topic, _differences(before, after, machine.node), event)

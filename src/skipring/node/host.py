@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 from time import time_ns
-from typing import Final, Self, assert_never, cast
+from typing import Any, Final, Self, assert_never, cast
 
 from msgspec.structs import replace
 
@@ -37,7 +37,7 @@ from skipring.core.events import (
     Tick,
 )
 from skipring.core.log_messages import FetchLog, LogInfo, LogPage, Refused
-from skipring.core.messages import CLAIMS, GetConfiguration, Message, SetConfiguration
+from skipring.core.messages import CLAIMS, ROUTINE_TYPES, GetConfiguration, SetConfiguration
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
@@ -254,7 +254,7 @@ class NodeHost:
         """Run one event; record a change of the node's place, and schedule a Flush if needed."""
         kind = type(event.message) if type(event) is Received else type(event)
         machine = self._machines.get(topic)
-        if machine is None or kind in CAUSES:
+        if machine is None or (kind in CAUSES and not machine.knows(event)):
             effects = self._changes.handle(topic, event)
             machine = self._machines.get(topic)
         else:
@@ -292,7 +292,7 @@ class NodeHost:
         if self._slice_timer is not None:
             self._slice_timer.cancel()
         self._tick_topics(self._unticked, len(self._unticked), is_late=is_late)
-        names = self._topics.names()
+        names = list(self._machines)
         self._tick_topics(names, max(TOPICS_AT_ONCE, len(names) // TICK_SLICES), is_late=is_late)
         for topic in self.membership.on_tick():
             self._sender.send_message(topic, SUPERVISOR, GetConfiguration(self.name))
@@ -312,7 +312,7 @@ class NodeHost:
         """
         event = Tick(is_late, self.durability.is_backpressured)
         for topic in topics[:count]:
-            if topic in self._topics:  # it may have been left
+            if topic in self._machines:  # it may have been left
                 self.dispatch(topic, event)
         self._unticked, self._slice_timer = topics[count:], None
         if self._unticked:
@@ -362,7 +362,9 @@ class NodeHost:
         if kind in RUNTIME_TYPES:
             self._on_runtime_message(sender, topic, cast("RuntimeMessage", message))
             return
-        event = Received(cast("Message", message), sender, frame)
+        inner: Any = message
+        is_routine = kind in ROUTINE_TYPES
+        event = RoutineReceived((inner,), sender) if is_routine else Received(inner, sender, frame)
         if self.arrivals.watched:
             with self.arrivals.handling(topic, sender, message):
                 self.dispatch(topic, event)

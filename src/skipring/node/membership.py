@@ -71,6 +71,7 @@ class Membership:
         self._topics = topics
         self._transport = transport
         self._supervisors = tuple(supervisors)
+        self._names = {each: supervisor_at(each) for each in supervisors}
         self._joined: set[TopicId] = set()
         self._away: set[Address] = set()  # supervisors without a connection at the last tick
         self._reported: dict[Address, str] = {}  # last logged reason for each of them
@@ -83,7 +84,7 @@ class Membership:
     def is_connected_to_supervisor(self, topic: TopicId) -> bool:
         """Return True if there is a connection to a topic's supervisor."""
         address = self.supervisor_of(topic)
-        return address is not None and self._transport.is_linked(supervisor_at(address))
+        return address is not None and self._transport.is_linked(self._names[address])
 
     # -- messages of supervisors ---------------------------------------------------------------
 
@@ -94,7 +95,7 @@ class Membership:
         remove the node.
         """
         address = self.supervisor_of(topic)
-        if address is not None and sender == supervisor_at(address):
+        if address is not None and sender == self._names[address]:
             return True
         self._transport.counts["not the topic's supervisor"] += 1
         if isinstance(message, SetConfiguration) and message.label is not None:
@@ -124,13 +125,14 @@ class Membership:
         These have a label and no connection: a supervisor reaches a node only over a connection
         that the node dials.
         """
-        machines = self._topics.machines()
-        joined = {topic: None for topic, machine in machines if machine.label is not None}
-        assigned = {self.supervisor_of(topic) for topic, _ in machines}
-        used = {address for address in assigned if address is not None}
-        away = {each for each in used if not self._transport.is_linked(supervisor_at(each))}
+        machines = self._topics.by_topic
+        joined = {topic: None for topic, machine in machines.items() if machine.label is not None}
+        used = set(self._supervisors if machines else ())
+        if len(used) > 1:
+            used = {supervisor_of(topic, self._supervisors) for topic in machines}
+        away = {each for each in used if not self._transport.is_linked(self._names[each])}
         self._log_changes(used, away, joined.keys())
-        for topic, machine in machines:
+        for topic, machine in machines.items():
             if machine.replica.own.ahead:
                 self._rate_limited.warn(
                     "incarnations_ahead",
@@ -187,6 +189,7 @@ class Membership:
         """Replace the list of supervisors; move topics that belong to another one now."""
         before = {topic: self.supervisor_of(topic) for topic in self._topics.names()}
         self._supervisors = tuple(supervisors)
+        self._names = {each: supervisor_at(each) for each in supervisors}
         for topic, old in before.items():
             new = self.supervisor_of(topic)
             if old is not None and new is not None and old != new:

@@ -74,16 +74,22 @@ class _GroupBody(Struct, frozen=True, array_like=True, gc=False):
     messages: Annotated[tuple[SmallMessage, ...], Meta(min_length=1, max_length=MESSAGES_MAX)]
 
 
-class TopicMessages(Struct, frozen=True, gc=False):
+class TopicMessages(Struct, gc=False):
     """Messages of one topic in a bundle."""
 
     topic: TopicId
     messages: tuple[SmallMessage, ...]
     is_routine: bool  # True if all are routine messages
+    claimant: NodeId | None = None  # a peer that may send them all
 
     def is_claimed_by(self, peer: NodeId) -> bool:
         """Return True unless a message names another sender than the peer (decision 0045)."""
-        return True not in [names_another(message, peer) for message in self.messages]
+        if peer == self.claimant:
+            return True
+        if any(names_another(message, peer) for message in self.messages):
+            return False
+        self.claimant = peer
+        return True
 
     def envelopes(self) -> list[Envelope[WireMessage]]:
         """Return each message in an envelope."""
@@ -174,24 +180,21 @@ _Groups: TypeAlias = list[tuple[TopicId, list[SmallMessage]]]
 class Bundle:
     """Small messages that wait for the next write to one peer."""
 
-    __slots__ = ("_groups", "count")
+    __slots__ = ("_groups", "_last", "_topic", "count")
 
     def __init__(self) -> None:
         self._groups: _Groups = []
-        self.count = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Return True if another message needs another bundle."""
-        return self.count >= MESSAGES_MAX
+        self._topic: TopicId | None = None  # of the last message
+        self._last: list[SmallMessage] = []  # messages of this topic at the end
+        self.count = 0  # at most MESSAGES_MAX: the caller begins another bundle
 
     def add(self, topic: TopicId, message: SmallMessage) -> None:
         """Append a message; consecutive messages of one topic share its name."""
-        groups = self._groups
-        if groups and groups[-1][0] == topic:
-            groups[-1][1].append(message)
+        if topic == self._topic:
+            self._last.append(message)
         else:
-            groups.append((topic, [message]))
+            self._topic, self._last = topic, [message]
+            self._groups.append((topic, self._last))
         self.count += 1
 
     def frames(self, hints_of: HintsOf) -> Iterator[bytes | None]:
