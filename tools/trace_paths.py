@@ -1,10 +1,17 @@
-"""Trace of four paths through a node: their calls, modules and classes.
+"""Trace of the paths through a node: their calls, modules and classes.
 
 ``python tools/trace_paths.py`` starts a supervisor and three nodes as processes and a fourth node
 in this process; sys.setprofile traces only this one. Only Python functions of skipring in the
 thread of the event loop count: not comprehensions, constructors of msgspec, or the thread that
-commits. Each resumption of a coroutine is a call. All paths but the backfill are medians. A tick
-includes the scrub of the 6,000 publications; the backfill includes the join.
+commits. Each resumption of a coroutine is a call. Publish, receive and tick are medians. A tick
+includes the scrub of the 6,000 publications.
+
+A new member is traced from its subscription until it has the 6,000 publications. In that time the
+event loop also opens the log, dials, forms the ring and ticks; the last path has all of this. The
+path of the backfill has the turns of the loop that handle an answer, a description or a page of a
+log: from the bytes to the application, with the next requests. Other frames that arrive in the same
+turn do not count, such as the end of a handshake. The first request is sent when a configuration
+arrives, which belongs to the join.
 """
 
 from __future__ import annotations
@@ -79,12 +86,16 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[CodeType] = []
         self.ticks: list[TracedPath] = []
+        self.turns: list[int] = []  # where the calls of each turn of the loop begin
+        self.frames: list[tuple[int, int]] = []  # where the calls for each frame begin and end
+        self._frame_start = 0
+        self._depth = 0  # calls that have not returned
         self._tick_start = 0
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Record the calls of a block."""
-        self.calls, self.ticks = [], []
+        self.calls, self.ticks, self.turns, self.frames, self._depth = [], [], [], [], 0
         sys.setprofile(self._on_event)
         try:
             yield
@@ -103,9 +114,30 @@ class Recorder:
         if event == "call" and is_counted(code):
             if code.co_qualname == "NodeHost._tick":
                 self._tick_start = len(self.calls)
+            if code.co_qualname == "PeerConnection._on_frame":
+                self._frame_start = len(self.calls)
+            if self._depth == 0:
+                self.turns.append(len(self.calls))
+            self._depth += 1
             self.calls.append(code)
-        elif event == "return" and code.co_qualname == "NodeHost._tick":
-            self.ticks.append(TracedPath(tuple(self.calls[self._tick_start :])))
+        elif event == "return" and is_counted(code):
+            self._depth = max(self._depth - 1, 0)  # a call may have begun before the block
+            if code.co_qualname == "NodeHost._tick":
+                self.ticks.append(TracedPath(tuple(self.calls[self._tick_start :])))
+            if code.co_qualname == "PeerConnection._on_frame":
+                self.frames.append((self._frame_start, len(self.calls)))
+
+    def turns_with(self, name: str) -> TracedPath:
+        """Return the calls of the turns of the loop that call a function, without other frames."""
+        kept: list[CodeType | None] = [*self.calls]
+        for start, end in self.frames:
+            if all(code.co_qualname != name for code in self.calls[start:end]):
+                kept[start:end] = [None] * (end - start)
+        found = list[CodeType]()
+        for start, end in zip(self.turns, [*self.turns[1:], len(kept)], strict=True):
+            turn = [code for code in kept[start:end] if code is not None]
+            found += turn if any(code.co_qualname == name for code in turn) else []
+        return TracedPath(tuple(found))
 
     def until_written(self) -> TracedPath:
         """Return the calls until the last write to a connection."""
@@ -143,6 +175,18 @@ async def publish_elsewhere(supervisor: str, lines: Sequence[str]) -> None:
     await process.communicate("".join(f"{line}\n" for line in lines).encode())
 
 
+async def publish_history(supervisor: str) -> None:
+    """Publish BACKFILL batches of one record as a member that leaves afterwards.
+
+    A smaller number of batches would arrive by anti-entropy.
+    """
+    async with skipring.connect(supervisor, drain_s=0) as node, node.subscribe(TOPIC) as topic:
+        await topic.synced(PATIENCE_S)
+        for number in range(BACKFILL):
+            await topic.publish(b"line %d" % number)
+        await topic.synced(PATIENCE_S)
+
+
 async def wait_in_sync(supervisor: str) -> None:
     """Wait until the other nodes are members and have all publications."""
     options = ("--wait", f"{PATIENCE_S:.0f}s", "--members", str(NODES))
@@ -175,9 +219,9 @@ async def other_processes(directory: Path) -> AsyncIterator[str]:
 # --- the paths -------------------------------------------------------------------------
 
 
-async def trace_backfill(
+async def trace_joining(
     recorder: Recorder, node: skipring.Connection, stack: AsyncExitStack
-) -> tuple[TracedPath, Subscription]:
+) -> tuple[dict[str, TracedPath], Subscription]:
     """Join a topic and trace until the node has its history."""
     with recorder.running():
         subscription = await stack.enter_async_context(node.subscribe(TOPIC))
@@ -186,7 +230,11 @@ async def trace_backfill(
             await asyncio.sleep(POLL_S)
             with recorder.paused():
                 lag = subscription.lag
-    return TracedPath(tuple(recorder.calls)), subscription
+    paths = {
+        f"backfill of {BACKFILL:,} publications": recorder.turns_with("BackfillClient.on_answer"),
+        f"new member joins and reads {BACKFILL:,} publications": TracedPath(tuple(recorder.calls)),
+    }
+    return paths, subscription
 
 
 async def trace_publish(recorder: Recorder, subscription: Subscription) -> TracedPath:
@@ -234,19 +282,19 @@ def middle(paths: Sequence[TracedPath]) -> TracedPath:
 
 
 async def trace() -> dict[str, TracedPath]:
-    """Trace the four paths in a new ring."""
+    """Trace the paths in a new ring."""
     recorder = Recorder()
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory()))
         supervisor = await stack.enter_async_context(other_processes(directory))
         await wait_in_sync(supervisor)
-        await publish_elsewhere(supervisor, [f"line {number}" for number in range(BACKFILL)])
+        await publish_history(supervisor)
         await wait_in_sync(supervisor)
         connection = skipring.connect(
             supervisor, data_dir=directory / "traced", tick_s=TICK_S, drain_s=0
         )
         node = await stack.enter_async_context(connection)
-        backfill, subscription = await trace_backfill(recorder, node, stack)
+        joining, subscription = await trace_joining(recorder, node, stack)
         await subscription.synced(PATIENCE_S)
         tick = await trace_tick(recorder)
         return {
@@ -255,7 +303,7 @@ async def trace() -> dict[str, TracedPath]:
                 recorder, subscription, supervisor
             ),
             f"one tick, {NODES + 1} members": tick,
-            f"new member reads {BACKFILL:,} publications": backfill,
+            **joining,
         }
 
 

@@ -10,7 +10,7 @@ from skipring.node.host import NodeHost
 from skipring.wire.framing import frame
 from tests.support.ratchet import check
 from tests.support.source_tree import ROOT
-from tools.trace_paths import TracedPath, is_counted, table, trace
+from tools.trace_paths import Recorder, TracedPath, is_counted, table, trace
 
 BOUNDS = ROOT / "tests" / "house" / "path_bounds.toml"
 FUNCTIONS = (NodeHost.dispatch, NodeHost.subscribe, frame)
@@ -31,6 +31,15 @@ def test_modules_and_classes_of_a_path_count_once() -> None:
     assert PATH.modules == ["node/host.py", "wire/framing.py"]
     assert PATH.classes == ["NodeHost"]
     assert list(table({"publish": PATH}, with_names=False))[-1] == "| publish | 3 | 2 | 1 |"
+
+
+def test_path_of_a_turn_leaves_out_other_frames_and_other_turns() -> None:
+    recorder = Recorder()
+    frame_in, one, other = (function.__code__ for function in FUNCTIONS)
+    recorder.calls = [frame_in, one, frame_in, other, frame_in, other]
+    recorder.turns, recorder.frames = [0, 4], [(0, 2), (2, 4)]
+    assert recorder.turns_with(one.co_qualname).calls == (frame_in, one)
+    assert recorder.turns_with(other.co_qualname).calls == (frame_in, other, frame_in, other)
 
 
 def test_only_functions_of_skipring_count() -> None:
