@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
+from skipring.api.keyvalue import BYTES, KeyValue, View
 from skipring.api.reader import Start
 from skipring.api.session import Session, new_session
 from skipring.api.subscription import Subscription
@@ -81,6 +82,13 @@ class Connection:
         if a cursor does not point into the data directory of this connection.
         """
         return Subscription(TopicSession(self._session, topic, start))
+
+    def keyvalue(self, topic: TopicId) -> KeyValue[bytes]:
+        """Return a key-value view of a topic; its ``async with`` block joins and leaves the ring.
+
+        The values are bytes; ``.json`` of the view has JSON values.
+        """
+        return KeyValue(View(TopicSession(self._session, topic, "all")), BYTES)
 
 
 def connect(  # noqa: PLR0913  (each is named, and all but the first are optional)

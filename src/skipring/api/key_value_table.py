@@ -1,0 +1,237 @@
+"""Newest value of each key of a topic, and the changes that a watcher has not received yet."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import islice, takewhile
+from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
+
+from skipring.api.reader import Publication
+from skipring.core.limits import KEY_BYTES_MAX, shown
+from skipring.core.peers import NodeId
+from skipring.errors import InputError
+
+# Headers of a write. Each has a decimal number as its value.
+DELETED: Final = "skipring.deleted"  # 1 for a tombstone
+AFTER: Final = "skipring.after"  # the time of the value that the writer replaced
+UNTIL: Final = "skipring.until"  # the end of a lease
+RESERVED: Final = "\x00"  # first character of the keys that skipring uses itself
+DIGITS_MAX: Final = 19
+
+_V = TypeVar("_V")
+
+
+class Revision(Struct, frozen=True, order=True):
+    """Place of a write in the order of all writes of its key; the highest one is the value."""
+
+    time: int  # microseconds since the epoch
+    publisher: NodeId
+    seq: int
+
+
+class Entry(Struct, Generic[_V], frozen=True):
+    """Value of a key, and the write that set it."""
+
+    key: str
+    value: _V
+    revision: Revision
+    id: bytes  # of the publication
+    until: int | None = None  # the end of its lease, in microseconds since the epoch
+
+    @property
+    def publisher(self) -> NodeId:
+        """Return the publisher of the write."""
+        return self.revision.publisher
+
+    @property
+    def time(self) -> int:
+        """Return the time of the write, in microseconds since the epoch."""
+        return self.revision.time
+
+
+class Change(Struct, Generic[_V], frozen=True):
+    """Change of a key, or a value that was there when the watch began.
+
+    ``concurrent`` is True if the writer had not seen the value that its write replaced. This is a
+    fact about this node: another node may never have held the losing value.
+    """
+
+    key: str
+    entry: Entry[_V] | None  # None: the key was deleted, or its lease ended
+    before: Entry[_V] | None
+    is_snapshot: bool = False
+    concurrent: bool = False
+
+    @property
+    def deleted(self) -> bool:
+        """Return True if the key has no value any more."""
+        return self.entry is None
+
+
+def text_of_key(key: str | bytes) -> str:
+    """Return a key as text; bytes that are not UTF-8 become surrogate characters."""
+    return key.decode(errors="surrogateescape") if isinstance(key, bytes) else key
+
+
+def bytes_of_key(key: str | bytes) -> bytes:
+    """Return a key as bytes; raise InputError if no value can be stored under it."""
+    if not isinstance(key, str | bytes):
+        raise InputError(f"expected str or bytes, got {type(key).__name__}", parameter="key")
+    try:
+        encoded = key if isinstance(key, bytes) else key.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        raise InputError("expected text that UTF-8 can represent", parameter="key") from None
+    if not 0 < len(encoded) <= KEY_BYTES_MAX:
+        raise InputError(
+            f"expected 1 to {KEY_BYTES_MAX} bytes, got {len(encoded)}", parameter="key"
+        )
+    if encoded[0] == 0:
+        raise InputError(f"{shown(text_of_key(key))} starts with a zero byte", parameter="key")
+    return encoded
+
+
+class KeyValueTable:
+    """Newest write of each key, whatever the order in which the writes arrive.
+
+    Tombstones stay until ``forget``: an older write that arrives later does not restore the key.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry[bytes]] = {}
+        self._deleted: dict[str, Revision] = {}
+        self._leases: list[tuple[int, str, Revision]] = []  # a heap
+        self._sorted: list[str] | None = None  # the keys; None after a key came or went
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def deleted_count(self) -> int:
+        """Return the number of tombstones."""
+        return len(self._deleted)
+
+    def get(self, key: str) -> Entry[bytes] | None:
+        """Return the entry of a key, or None."""
+        return self._entries.get(key)
+
+    def entries(self, prefix: str = "") -> list[Entry[bytes]]:
+        """Return the entries of the keys with a prefix, sorted by key."""
+        if self._sorted is None:
+            self._sorted = sorted(self._entries)
+        start = bisect_left(self._sorted, prefix)
+        keys = takewhile(lambda key: key.startswith(prefix), islice(self._sorted, start, None))
+        return [self._entries[key] for key in keys]
+
+    def last_time(self, key: str) -> int | None:
+        """Return the time of the newest write of a key, including its deletion."""
+        known = self._known(key)
+        return None if known is None else known.time
+
+    def _known(self, key: str) -> Revision | None:
+        entry = self._entries.get(key)
+        return self._deleted.get(key) if entry is None else entry.revision
+
+    def apply(self, publication: Publication, now: int) -> Change[bytes] | None:
+        """Apply a write; return the change, or None if there is none to report.
+
+        A publication without a key, or with a reserved one, is not a write.
+        """
+        if not publication.key or publication.key[0] == 0:
+            return None
+        key, headers = text_of_key(publication.key), publication.headers
+        revision = Revision(publication.time, publication.publisher, publication.seq)
+        known = self._known(key)
+        if known is not None and revision <= known:
+            return None
+        until = _number(headers.get(UNTIL))
+        is_deleted = DELETED in headers or (until is not None and until <= now)
+        concurrent = known is not None and _is_concurrent(revision, headers.get(AFTER), known)
+        before = self._entries.get(key)
+        if is_deleted:
+            self._delete(key, revision)
+            return None if before is None else Change(key, None, before, concurrent=concurrent)
+        entry = Entry(key, publication.payload, revision, publication.id, until)
+        if before is None:
+            self._deleted.pop(key, None)
+            self._sorted = None
+        self._entries[key] = entry
+        if until is not None:
+            heappush(self._leases, (until, key, revision))
+        return Change(key, entry, before, concurrent=concurrent)
+
+    def _delete(self, key: str, revision: Revision) -> None:
+        self._deleted[key] = revision
+        if self._entries.pop(key, None) is not None:
+            self._sorted = None
+
+    @property
+    def next_expiry(self) -> int | None:
+        """Return the earliest end of a lease, or None."""
+        return self._leases[0][0] if self._leases else None
+
+    def expire(self, now: int) -> Iterator[Change[bytes]]:
+        """Delete the entries whose lease has ended; yield the changes."""
+        while self._leases and self._leases[0][0] <= now:
+            _, key, revision = heappop(self._leases)
+            entry = self._entries.get(key)
+            if entry is not None and entry.revision == revision:
+                self._delete(key, revision)
+                yield Change(key, None, entry)
+
+    def forget(self, before: int) -> None:
+        """Drop the tombstones with an earlier time."""
+        self._deleted = {
+            key: revision for key, revision in self._deleted.items() if revision.time >= before
+        }
+
+
+def _is_concurrent(revision: Revision, after: str | None, known: Revision) -> bool:
+    """Return True if the writer of a revision had not seen the one that it replaces."""
+    if revision.publisher == known.publisher:
+        return False
+    seen = _number(after)
+    return seen is None or seen < known.time
+
+
+def _number(text: str | None) -> int | None:
+    """Return the number of a header; None if it is absent or not a number."""
+    if text is None or len(text) > DIGITS_MAX or not (text.isascii() and text.isdigit()):
+        return None
+    return int(text)
+
+
+class PendingChanges:
+    """Changes that a watcher has not received: at most one for each key, the newest."""
+
+    def __init__(self, snapshot: Iterable[Entry[bytes]] = ()) -> None:
+        self._changes: dict[str, Change[bytes]] = {
+            entry.key: Change(entry.key, entry, None, is_snapshot=True) for entry in snapshot
+        }
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def add(self, change: Change[bytes]) -> None:
+        """Add a change, merged with the pending one of its key."""
+        pending = self._changes.pop(change.key, None)
+        if pending is not None:
+            if change.entry is None and pending.before is None:
+                return  # the watcher has never received the key
+            change = Change(
+                change.key,
+                change.entry,
+                pending.before,
+                pending.is_snapshot,
+                pending.concurrent or change.concurrent,
+            )
+        self._changes[change.key] = change
+
+    def take(self) -> Change[bytes] | None:
+        """Remove and return the oldest change, or None."""
+        if not self._changes:
+            return None
+        return self._changes.pop(next(iter(self._changes)))
