@@ -10,9 +10,10 @@ from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from skipring.api.reader import Publication
+from skipring.api.reader import DeliveredPublication
 from skipring.core.limits import KEY_BYTES_MAX, shown
 from skipring.core.peers import NodeId
+from skipring.core.publications import Publication
 from skipring.errors import InputError
 
 # Headers of a write. Each has a decimal number as its value.
@@ -135,7 +136,9 @@ class KeyValueTable:
         entry = self._entries.get(key)
         return self._deleted.get(key) if entry is None else entry.revision
 
-    def apply(self, publication: Publication, now: int) -> Change[bytes] | None:
+    def apply(
+        self, publication: DeliveredPublication | Publication, now: int
+    ) -> Change[bytes] | None:
         """Apply a write; return the change, or None if there is none to report.
 
         A publication without a key, or with a reserved one, is not a write.

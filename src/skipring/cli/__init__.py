@@ -12,6 +12,7 @@ from skipring.cli.certs import certs
 from skipring.cli.chaos import chaos
 from skipring.cli.context import completion, context
 from skipring.cli.dev import dev
+from skipring.cli.kv import kv
 from skipring.cli.lab import bench, demo, lab
 from skipring.cli.node import node, supervisor
 from skipring.cli.options import Exit
@@ -31,7 +32,7 @@ def skipring() -> None:
 
 COMMANDS: Final = (
     *(dev, demo, simulate, shrink, bench),
-    *(supervisor, node, pub, sub, topics),
+    *(supervisor, node, pub, sub, kv, topics),
     *(ring, doctor, explain, top, dashboard, chaos),
     *(certs, context, completion, lab, pipeline),
 )

@@ -176,7 +176,7 @@ def sub(
     shown = _show(topic, form, is_json=as_json or not sys.stdout.isatty())
     wanted = {"key": None if key is None else os.fsencode(key), "publisher": publisher}
     emit = _Printer(shown, wanted, count).emit
-    run(follow_topic(access, topic, plan, emit, report=_report, is_stopped=_is_stdout_closed))
+    run(follow_topic(access, topic, plan, emit, report=_report, is_stopped=is_stdout_closed))
 
 
 class _Printer:
@@ -213,7 +213,7 @@ def _report(reason: str) -> None:
     click.echo(f"waiting: {reason}", err=True)
 
 
-def _is_stdout_closed() -> bool:
+def is_stdout_closed() -> bool:
     """Return True if the reader of the pipe on stdout has closed it, as ``head -1`` does."""
     with suppress(OSError, ValueError, AttributeError):  # no such stream, or no poll on this system
         poll = select.poll()
@@ -264,11 +264,12 @@ def _as_json(topic: str, publication: Publication) -> dict[str, Any]:
     if publication.key is None:
         fields["key"] = None
     else:
-        fields |= _text_field("key", publication.key)
-    return fields | _text_field("payload", publication.payload)
+        fields |= text_field("key", publication.key)
+    return fields | text_field("payload", publication.payload)
 
 
-def _text_field(name: str, value: bytes) -> dict[str, str]:
+def text_field(name: str, value: bytes) -> dict[str, Any]:
+    """Return a field of a line of JSON; its name shows whether the value is in base64."""
     try:
         return {name: value.decode()}
     except UnicodeDecodeError:
@@ -280,12 +281,13 @@ def _as_line(publication: Publication) -> str:
     moment = datetime.fromtimestamp(publication.time / MICROSECONDS, UTC).astimezone()
     is_today = moment.date() == datetime.now(UTC).astimezone().date()
     when = f"{moment:%H:%M:%S}" if is_today else f"{moment:%Y-%m-%d %H:%M:%S}"
-    key = NO_KEY if publication.key is None else _printable(publication.key) or '""'
-    payload = _printable(publication.payload)
+    key = NO_KEY if publication.key is None else printable(publication.key) or '""'
+    payload = printable(publication.payload)
     return f"{when}  {publication.publisher}  {key}  {payload}"
 
 
-def _printable(value: bytes) -> str:
+def printable(value: bytes) -> str:
+    """Return bytes as text without control characters."""
     text = value.decode(errors="backslashreplace")
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text

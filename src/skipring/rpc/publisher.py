@@ -55,6 +55,7 @@ class PublishPlan(Struct, frozen=True, kw_only=True):
     key: bytes | None = None
     headers: Mapping[str, str] = {}
     is_volatile: bool = False
+    later_than: int = 0  # the time of a publication that the publisher has seen
     wait_s: float = 0.0
 
 
@@ -120,7 +121,8 @@ class _ClientBatches:
 
     def of(self, payloads: Sequence[bytes]) -> list[RecordBatch]:
         """Return payloads as one batch, or as several if they are long."""
-        now, plan = publication_time_us(), self._plan
+        plan = self._plan
+        now = max(publication_time_us(), plan.later_than + 1)
         records = [BatchRecord(each, now, plan.key, dict(plan.headers)) for each in payloads]
         for record in records:
             require(check_record, record)
