@@ -23,7 +23,7 @@ from skipring import blocking
 from skipring.api.reader import Reader
 from skipring.api.subscription import READ_MANY
 from skipring.api.topic_session import HealthState
-from skipring.blocking import READ_AHEAD, Connection, Subscription
+from skipring.blocking.connection import READ_AHEAD, Connection, Subscription
 from skipring.errors import (
     InputError,
     SkipringError,
@@ -413,3 +413,42 @@ def test_ctrl_c_ends_waiting_and_leaves_nothing_behind(then: str) -> None:
     else:
         assert (out, running.returncode) == ("two\n", -signal.SIGINT)
         assert err.rstrip().endswith("KeyboardInterrupt")
+
+
+# -- key-value view --------------------------------------------------------------------------
+
+
+def test_blocking_view_reads_writes_watches_and_leases() -> None:
+    with (
+        ring() as cluster,
+        blocking.connect(cluster.url, tick_s=TICK_S, drain_s=0) as node,
+        node.keyvalue("settings") as view,
+    ):
+        view.put_many({"shop/a": b"1", "shop/b": b"2"})
+        view.json.put("limit", [1, 2])
+        view.delete("shop/b")
+        view.ready(DEADLINE_S)
+        entry = view.get("shop/a")
+        assert entry is not None
+        assert entry.value == b"1"
+        assert view.keys() == ["limit", "shop/a"]
+        assert [each.value for each in view.json.items("limit")] == [[1, 2]]
+        watch = view.watch(prefix="worker/")
+        with view.lease("worker/1", b"here", ttl=30):
+            assert len(view) == 3
+            assert next(watch).entry == view.get("worker/1")
+        assert next(watch).deleted
+        assert len(view) == 2
+
+
+def test_blocking_watch_ends_when_another_thread_closes_the_view() -> None:
+    with ring() as cluster, blocking.connect(cluster.url, tick_s=TICK_S, drain_s=0) as node:
+        view = node.keyvalue("settings").open()
+        watch = view.watch()
+        thread = Thread(target=list, args=(watch,))
+        thread.start()
+        view.close()
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+        with pytest.raises(SkipringError, match="no longer subscribed to 'settings'"):
+            view.get("k")

@@ -7,17 +7,23 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from skipring import blocking, errors
     from skipring.api.connection import Connection, connect
+    from skipring.api.key_value_table import Change, Entry, Revision
+    from skipring.api.keyvalue import KeyValue
     from skipring.api.reader import Cursor, Publication
     from skipring.api.subscription import Record, Subscription
     from skipring.api.topic_session import Health, HealthState
 
 __all__ = [
+    "Change",
     "Connection",
     "Cursor",
+    "Entry",
     "Health",
     "HealthState",
+    "KeyValue",
     "Publication",
     "Record",
+    "Revision",
     "Subscription",
     "blocking",
     "connect",
@@ -26,12 +32,16 @@ __all__ = [
 
 # Module and name of each public name. Imports are lazy: the command line starts without sockets.
 _PUBLIC: Final = {
+    "Change": ("skipring.api.key_value_table", "Change"),
     "Connection": ("skipring.api.connection", "Connection"),
     "Cursor": ("skipring.api.reader", "Cursor"),
+    "Entry": ("skipring.api.key_value_table", "Entry"),
     "Health": ("skipring.api.topic_session", "Health"),
     "HealthState": ("skipring.api.topic_session", "HealthState"),
+    "KeyValue": ("skipring.api.keyvalue", "KeyValue"),
     "Publication": ("skipring.api.reader", "Publication"),
     "Record": ("skipring.api.subscription", "Record"),
+    "Revision": ("skipring.api.key_value_table", "Revision"),
     "Subscription": ("skipring.api.subscription", "Subscription"),
     "blocking": ("skipring.blocking", None),
     "connect": ("skipring.api.connection", "connect"),

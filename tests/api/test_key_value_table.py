@@ -25,7 +25,7 @@ NOW = 1_000
 
 
 def write(
-    key: str | None,
+    key: str | bytes | None,
     value: bytes,
     time: int,
     publisher: str = "a",
@@ -33,7 +33,7 @@ def write(
     *,
     headers: dict[str, str] | None = None,
 ) -> Publication:
-    encoded = None if key is None else key.encode()
+    encoded = key.encode() if isinstance(key, str) else key
     batch_id = f"{publisher}{seq}{time}".encode().ljust(32, b".")
     return Publication(
         publisher, seq, time, encoded, headers or {}, value, False, None, 0, batch_id, 0
@@ -194,10 +194,7 @@ def test_invalid_key_is_refused(key: object) -> None:
 
 def test_bytes_that_are_not_text_are_a_key() -> None:
     table = KeyValueTable()
-    publication = write("k", b"v", 1)
-    change = table.apply(
-        Publication("a", 0, 1, b"\xff\xfe", {}, b"v", False, None, 0, publication._batch_id, 0), NOW
-    )
+    change = table.apply(write(b"\xff\xfe", b"v", 1), NOW)
     assert change is not None
     assert bytes_of_key(change.key) == b"\xff\xfe"
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from skipring.api.key_value_table import Change
-from skipring.api.keyvalue import BYTES, KeyValue, View, Watch
+from skipring.api.keyvalue import BYTES, KeyValue, KeyValueSession, KeyValueWatch
 from skipring.api.topic_session import TopicSession
 from skipring.errors import InputError, SkipringError
 from skipring.testing import Cluster
 from tests.support.connections import DEADLINE_S, to
 
 
-async def next_change(watch: Watch[bytes]) -> Change[bytes]:
+async def next_change(watch: KeyValueWatch[bytes]) -> Change[bytes]:
     async with asyncio.timeout(DEADLINE_S):
         return await anext(watch)
 
@@ -113,7 +113,7 @@ async def test_watch_ends_with_its_view() -> None:
 
 async def test_watch_that_the_caller_dropped_collects_nothing() -> None:
     async with Cluster(n=0) as cluster, to(cluster) as node:
-        view = View(TopicSession(node.session, "t", "all"))
+        view = KeyValueSession(TopicSession(node.session, "t", "all"))
         await view.open()
         table = KeyValue[bytes](view, BYTES)
         await table.put("k", b"v")

@@ -188,7 +188,9 @@ def all_working() -> frozenset[Method]:
 
     The classes of ``blocking`` have the names of others, and their queries call the loop's thread.
     """
-    return frozenset(working_methods(tree for name, tree in modules() if name != "blocking.py"))
+    return frozenset(
+        working_methods(tree for name, tree in modules() if not name.startswith("blocking/"))
+    )
 
 
 def places(table: str) -> list[tuple[str, int, str]]:

@@ -10,9 +10,12 @@ import pytest
 
 from tests.support.source_tree import modules
 
-TWINS = {"Connection": "blocking.py", "Subscription": "blocking.py"}  # of the asynchronous classes
+TWINS = {  # of the asynchronous classes
+    "Connection": "blocking/connection.py",
+    "KeyValue": "blocking/keyvalue.py",
+    "Subscription": "blocking/connection.py",
+}
 NOUNS = {"framing", "ring", "testing"}
-PUBLIC_PATHS = {"blocking.py"}  # applications import it
 
 
 def duplicates(trees: Iterable[tuple[str, ast.Module]]) -> dict[str, list[str]]:
@@ -32,9 +35,7 @@ def gerunds(names: Iterable[str]) -> list[str]:
     return [
         name
         for name in names
-        if (stem := PurePosixPath(name).stem).endswith("ing")
-        and stem not in NOUNS
-        and name not in PUBLIC_PATHS
+        if (stem := PurePosixPath(name).stem).endswith("ing") and stem not in NOUNS
     ]
 
 
@@ -52,7 +53,13 @@ def test_no_module_name_is_a_gerund() -> None:
         ({"a.py": "class Page: ...", "b.py": "class Page: ..."}, {"Page": ["a.py", "b.py"]}),
         ({"a.py": "class _Page: ...", "b.py": "class _Page: ..."}, {}),
         ({"a.py": "class Page: ...\ndef f():\n class Page: ..."}, {"Page": ["a.py", "a.py"]}),
-        ({"api/c.py": "class Connection: ...", "blocking.py": "class Connection: ..."}, {}),
+        (
+            {
+                "api/c.py": "class Connection: ...",
+                "blocking/connection.py": "class Connection: ...",
+            },
+            {},
+        ),
         (
             {"api/c.py": "class Connection: ...", "net/c.py": "class Connection: ..."},
             {"Connection": ["api/c.py", "net/c.py"]},

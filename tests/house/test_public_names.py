@@ -21,9 +21,9 @@ BOTH_TWINS = {
     *("lag", "cursor", "synced", "health"),
 }
 PUBLIC: dict[str, set[str]] = {
-    "skipring.Connection": {"name", "subscribe", "close"},
+    "skipring.Connection": {"name", "subscribe", "keyvalue", "close"},
     "skipring.Subscription": BOTH_TWINS | {"leave"},
-    "skipring.blocking.Connection": {"name", "open", "subscribe", "close"},
+    "skipring.blocking.Connection": {"name", "open", "subscribe", "keyvalue", "close"},
     "skipring.blocking.Subscription": BOTH_TWINS | {"open", "close"},
     "skipring.Publication": {
         *("id", "publisher", "seq", "time", "key", "headers", "payload", "replayed", "hops"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
-from skipring.api.keyvalue import BYTES, KeyValue, View
+from skipring.api.keyvalue import BYTES, KeyValue, KeyValueSession
 from skipring.api.reader import Start
 from skipring.api.session import Session, new_session
 from skipring.api.subscription import Subscription
@@ -88,7 +88,7 @@ class Connection:
 
         The values are bytes; ``.json`` of the view has JSON values.
         """
-        return KeyValue(View(TopicSession(self._session, topic, "all")), BYTES)
+        return KeyValue(KeyValueSession(TopicSession(self._session, topic, "all")), BYTES)
 
 
 def connect(  # noqa: PLR0913  (each is named, and all but the first are optional)

@@ -193,7 +193,7 @@ class KeyValueTable:
 
 
 def _is_concurrent(revision: Revision, after: str | None, known: Revision) -> bool:
-    """Return True if the writer of a revision had not seen the one that it replaces."""
+    """Return True if a writer had not seen the revision that its write replaces."""
     if revision.publisher == known.publisher:
         return False
     seen = _number(after)

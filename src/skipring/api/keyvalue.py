@@ -95,7 +95,7 @@ class KeyValue(Generic[_V]):
     [b'10', True]
     """
 
-    def __init__(self, view: View, codec: Codec) -> None:
+    def __init__(self, view: KeyValueSession, codec: Codec) -> None:
         self._view = view
         self._table = view.table
         self._codec = codec
@@ -120,6 +120,10 @@ class KeyValue(Generic[_V]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave the topic; watches end."""
         await self._view.close()
 
     # -- reading -----------------------------------------------------------------------------
@@ -150,7 +154,7 @@ class KeyValue(Generic[_V]):
         self._view.expire()
         return self._table.entries(prefix)
 
-    def watch(self, key: str | bytes | None = None, *, prefix: str = "") -> Watch[_V]:
+    def watch(self, key: str | bytes | None = None, *, prefix: str = "") -> KeyValueWatch[_V]:
         """Return an iterator over the present values, then over the changes, of some keys.
 
         A slow watcher skips intermediate values of a key, never the last one. The revisions of a
@@ -159,7 +163,9 @@ class KeyValue(Generic[_V]):
         if key is not None and prefix:
             raise InputError("give a key or a prefix, not both", parameter="prefix")
         self._view.check()
-        return Watch(self._view, self._codec, None if key is None else text_of_key(key), prefix)
+        return KeyValueWatch(
+            self._view, self._codec, None if key is None else text_of_key(key), prefix
+        )
 
     async def ready(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109  (the error has a reason)
         """Wait until both ring neighbours have confirmed that this node has everything they have.
@@ -216,10 +222,10 @@ class KeyValue(Generic[_V]):
                 await self.delete(key)
 
 
-class Watch(Generic[_V]):
+class KeyValueWatch(Generic[_V]):
     """Iterator over the values and changes of some keys; returned by ``KeyValue.watch``."""
 
-    def __init__(self, view: View, codec: Codec, key: str | None, prefix: str) -> None:
+    def __init__(self, view: KeyValueSession, codec: Codec, key: str | None, prefix: str) -> None:
         self._view = view
         self._codec = codec
         self._key = key
@@ -236,10 +242,17 @@ class Watch(Generic[_V]):
 
     async def __anext__(self) -> Change[_V]:
         """Return the next change."""
+        change = await self.next()
+        if change is None:
+            raise StopAsyncIteration
+        return change
+
+    async def next(self) -> Change[_V] | None:
+        """Return the next change; None when the view is closed."""
         while (change := self._pending.take()) is None:
             if self._view.has_ended:
                 self._view.check_error()
-                raise StopAsyncIteration
+                return None
             self._arrived.clear()
             await self._arrived.wait()
         entry, before = change.entry, change.before
@@ -263,13 +276,13 @@ class Watch(Generic[_V]):
         self._arrived.set()
 
 
-class View:
+class KeyValueSession:
     """Table of a topic that one task keeps up to date, and its watches."""
 
     def __init__(self, session: TopicSession) -> None:
         self.session = session
         self.table = KeyValueTable()
-        self.watches: WeakSet[Watch[Any]] = WeakSet()
+        self.watches: WeakSet[KeyValueWatch[Any]] = WeakSet()
         self.task: asyncio.Task[None] | None = None
         self._subscription = Subscription(session)
 
