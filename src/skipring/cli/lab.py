@@ -293,6 +293,18 @@ def history(counts: list[int], as_json: bool, **options: Any) -> None:  # noqa: 
 
 
 @bench.command()
+@option("--keys", "Number of keys.", type=click.IntRange(1, 1_000_000), default=1000)
+@option("--puts", "Number of writes.", type=click.IntRange(1, 10_000_000), default=20_000)
+@_repeats(3)
+@json_option()
+def kv(keys: int, puts: int, repeats: int, as_json: bool) -> None:
+    """Measure put, get and watch of a key-value view, and a newcomer, compared with NATS KV."""
+    from skipring.lab.bench.kv import measure
+
+    _print_rows(measure(keys=keys, puts=puts, repeats=repeats), as_json=as_json)
+
+
+@bench.command()
 @_repeats(5)
 @option("--job", "Jobs to run.  [default: all]", "NAME,...", into="jobs", callback=_target_jobs)
 @option("--small", "Use small sizes, to check that all jobs work.", is_flag=True)
