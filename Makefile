@@ -56,7 +56,7 @@ docs: setup ## build the pages of docs/ into build/docs, with the reference; a w
 	@echo "open build/docs/index.html"
 
 golden: setup ## rewrite transcripts, docs/troubleshooting.md and house counts; review the diff
-	SKIPRING_GOLDEN=rewrite $(BIN)/pytest -q -m "" tests/golden tests/house/test_troubleshooting.py \
+	SKIPRING_GOLDEN=rewrite $(BIN)/pytest -q -m "" tests/golden tests/cli/test_output.py tests/house/test_troubleshooting.py \
 		tests/house/test_attributes.py tests/house/test_private_attributes.py \
 		tests/house/test_sizes.py tests/house/test_test_files.py tests/house/test_words.py
 

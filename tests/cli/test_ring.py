@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from skipring.admin.inspector import Inspection
-from skipring.cli.ring_output import RingWatch, changes
+from skipring.cli.output.ring import RingWatch, changes
 from skipring.core.events import Overwritten
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId
@@ -339,8 +339,8 @@ def test_changes_since_the_last_inspection_are_highlighted_and_listed() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--payloads"], "give --json as well"),
-        (["--watch", "--json"], "leave out --json"),
+        (["--payloads"], "needs --json"),
+        (["--watch", "--json"], "cannot be combined with --json"),
         (["--supervisor", "nonsense"], "expected HOST:PORT"),
         (["--supervisor", "example.org:1"], "no certificates"),
     ],

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from skipring.admin.inspector import Inspection
-from skipring.cli.top import parse_keys
-from skipring.cli.top_screen import (
+from skipring.cli.output.top import (
     TOPIC_COLUMNS,
     TopRow,
     TopScreen,
@@ -29,6 +28,7 @@ from skipring.cli.top_screen import (
     supervisor_rows,
     topic_rows,
 )
+from skipring.cli.top import parse_keys
 from skipring.testing import Cluster
 from skipring.view.overview import Observer, Overview, SupervisorRow, TopicRow
 from skipring.view.panel import RingPanel

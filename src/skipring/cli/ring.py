@@ -44,7 +44,7 @@ def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool)
     from skipring.admin.inspector import TopicContents
 
     if watch:
-        from skipring.cli.ring_output import PATIENCE_S, watch_ring
+        from skipring.cli.output.ring import PATIENCE_S, watch_ring
 
         _ask(topic, access, watch_ring, patience_s=PATIENCE_S)
     elif as_json:
@@ -54,7 +54,7 @@ def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool)
         inspection = _ask(topic, access, lambda inspector: inspector.inspect(contents))
         click.echo(render_world(inspection.snapshot), nl=False)
     else:
-        from skipring.cli.ring_output import print_ring
+        from skipring.cli.output.ring import print_ring
 
         nothing = TopicContents.NOTHING
         print_ring(_ask(topic, access, lambda inspector: inspector.inspect(nothing)))
@@ -110,7 +110,7 @@ def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool)
         }
         click.echo(json.dumps(answers | to_builtins(diagnosis), sort_keys=True))
     else:
-        from skipring.cli.output import print_diagnosis
+        from skipring.cli.output.tables import print_diagnosis
 
         print_diagnosis(topic, diagnosis)
     return Exit.YES if diagnosis.is_healthy else Exit.NO
@@ -154,7 +154,7 @@ def explain(topic: str, node: str, access: Access, as_json: bool) -> int:
         }
         click.echo(json.dumps(fields, sort_keys=True))
     else:
-        from skipring.cli.output import print_explanation
+        from skipring.cli.output.tables import print_explanation
 
         print_explanation(explanation)
     return Exit.YES if explanation.is_well else Exit.NO

@@ -95,7 +95,7 @@ def simulate(
     if as_json:
         report = _run_quietly(simulation)
     else:
-        from skipring.cli.output import run_with_progress
+        from skipring.cli.output.tables import run_with_progress
 
         report = run_with_progress(simulation, _start_of(simulation, load), pace)
     _dump(simulation, dump)

@@ -19,7 +19,7 @@ from skipring.cli.options import SECONDS, access_options, json_option, option, r
 if TYPE_CHECKING:
     import asyncio
 
-    from skipring.cli.top_screen import TopScreen
+    from skipring.cli.output.top import TopScreen
     from skipring.net.access import Access
     from skipring.view.overview import Overview
     from skipring.web.server import Dashboard
@@ -74,8 +74,8 @@ def top(access: Access, refresh: float, as_json: bool) -> int | None:
     if as_json:
         click.echo(json.dumps(_fields(overview), sort_keys=True))
     else:
-        from skipring.cli.output import wide_console
-        from skipring.cli.top_screen import overview_view
+        from skipring.cli.output.tables import wide_console
+        from skipring.cli.output.top import overview_view
         from skipring.view.text import glyphs_for
 
         console = wide_console()
@@ -166,8 +166,8 @@ async def _watch(access: Access, refresh_s: float) -> int | None:
     from rich.console import Console
     from rich.live import Live
 
-    from skipring.cli.ring_output import on_resize
-    from skipring.cli.top_screen import TopScreen
+    from skipring.cli.output.ring import on_resize
+    from skipring.cli.output.top import TopScreen
     from skipring.view.overview import Observer
     from skipring.view.panel import RingPanel
     from skipring.view.text import glyphs_for
@@ -197,7 +197,7 @@ async def _watch(access: Access, refresh_s: float) -> int | None:
 
 
 async def _refresh(screen: TopScreen, refresh_s: float, changed: asyncio.Event) -> None:
-    from skipring.cli.ring_output import wait_event
+    from skipring.cli.output.ring import wait_event
 
     while True:
         await wait_event(screen.due, refresh_s)

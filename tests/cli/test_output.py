@@ -17,10 +17,11 @@ from rich.console import Console, RenderableType
 
 from skipring.admin.diagnosis import explain
 from skipring.admin.inspector import Inspection
-from skipring.cli import ring_output, top_screen
-from skipring.cli.output import RunView, explanation_view
-from skipring.cli.ring_output import RingWatch
-from skipring.cli.top_screen import TopScreen
+from skipring.cli.output import ring as ring_output
+from skipring.cli.output import top as top_screen
+from skipring.cli.output.ring import RingWatch
+from skipring.cli.output.tables import RunView, explanation_view
+from skipring.cli.output.top import TopScreen
 from skipring.core.config import Preset
 from skipring.core.peers import NodeId
 from skipring.node.change_log import NodeChange, explanation

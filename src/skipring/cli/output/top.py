@@ -14,8 +14,8 @@ from rich.text import Text
 from skipring.admin.diagnosis import Explanation, explain
 from skipring.admin.inspector import Inspection, Inspector
 from skipring.cli.options import Exit
-from skipring.cli.output import NONE, changes_in, explanation_view, plain_table, time_of_day
-from skipring.cli.ring_output import PATIENCE_S, RingWatch
+from skipring.cli.output.ring import PATIENCE_S, RingWatch
+from skipring.cli.output.tables import NONE, changes_in, explanation_view, plain_table, time_of_day
 from skipring.core.limits import listed
 from skipring.errors import SkipringError
 from skipring.view.model import ROOT_DIGITS

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from skipring.admin.diagnosis import REPAIRS, live_violations
 from skipring.admin.inspector import Inspection, Inspector, TopicContents
-from skipring.cli.output import NONE, plain_table, time_of_day, wide_console
+from skipring.cli.output.tables import NONE, plain_table, time_of_day, wide_console
 from skipring.core.limits import listed
 from skipring.core.peers import NodeId, Peer
 from skipring.errors import UnreachableError
