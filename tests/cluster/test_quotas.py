@@ -10,14 +10,24 @@ import pytest
 
 from skipring.core import topics
 from skipring.core.log_messages import Refused
-from skipring.core.messages import GetConfiguration, Subscribe
+from skipring.core.messages import (
+    UNRECORDED,
+    CheckLabel,
+    GetConfiguration,
+    Subscribe,
+    Unsubscribe,
+)
+from skipring.core.peers import EdgeKind
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
+from skipring.wire.bundle import MESSAGES_MAX, Bundle
 from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
 from tests.cluster.test_sender_binding import port_of
+from tests.support.attacks import send_stream
 from tests.support.exchanges import Host, greeting_of, running
+from tests.support.machines import peer
 from tests.support.papers import Papers
 from tests.support.rings import LOOPBACK, TOPIC, live_ring, until
 
@@ -41,6 +51,39 @@ async def test_one_member_cannot_use_up_the_topics_of_a_supervisor(
             await until(lambda: ring.supervisor.members().get("another") == 1)
         finally:
             await greedy.close()
+
+
+async def test_member_cannot_use_up_the_topics_of_a_supervisor_through_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each message in a topic that a node is not in makes the node ask to be unsubscribed (S2)."""
+    monkeypatch.setattr(topics, "TOPICS_PER_NAME_MAX", 5)
+    monkeypatch.setattr(topics, "TOPICS_MAX", 20)
+    bundle = Bundle()
+    for number in range(MESSAGES_MAX):
+        edge = CheckLabel(peer("1", "stranger"), None, EdgeKind.LINE)
+        bundle.add(f"invented{number}", edge)
+    (frame,) = bundle.frames(lambda _: {})
+    async with live_ring("n0", "n1") as ring:
+        await ring.wait_healthy()
+        supervisor = ring.supervisor
+        asked = supervisor.counts["Unsubscribe"]
+        for node in ring.nodes.values():
+            await send_stream(port_of(node.address), greeting_of("stranger") + (frame or b""))
+        await until(lambda: supervisor.counts["Unsubscribe"] == asked + 2 * MESSAGES_MAX)
+        ring.nodes["n0"].subscribe("another")
+        await until(lambda: supervisor.members().get("another") == 1)
+        assert supervisor.links.counts["too many topics"] == 0
+        assert supervisor.members().keys() == {TOPIC, "another"}
+
+
+async def test_node_is_released_from_a_topic_that_the_supervisor_does_not_know() -> None:
+    async with live_ring("n0") as ring:
+        await ring.wait_healthy()
+        said = [encode("unknown", Unsubscribe(name)) for name in ("m", "n0", None)]
+        replies = await exchange(port_of(ring.supervisor.address), greeting_of("m"), said)
+        assert replies == [UNRECORDED]
+        assert ring.supervisor.links.counts["sender mismatch"] == 2
 
 
 async def test_left_topic_can_be_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:

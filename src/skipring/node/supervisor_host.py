@@ -29,10 +29,12 @@ from skipring.core.log_messages import Refused
 from skipring.core.messages import (
     CLAIMS,
     SUPERVISOR_REQUESTS,
+    UNRECORDED,
     GetConfiguration,
     Message,
     Ping,
     Subscribe,
+    Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SupervisorState
@@ -123,11 +125,14 @@ class SupervisorHost:
         if self._allowed and not any(fnmatchcase(envelope.topic, glob) for glob in self._allowed):
             self._turn_away(sender, envelope, "topic not allowed", NOT_ALLOWED)
             return
-        if self._is_over_quota(sender, envelope):
-            return
         claim = CLAIMS.get(type(message))
         if claim is not None and not claim(message, sender):  # decision 0045
             self.links.counts["sender mismatch"] += 1
+            return
+        if self._is_over_quota(sender, envelope):
+            return
+        if type(message) is Unsubscribe and envelope.topic not in self._topics:
+            self._sender.send_message(envelope.topic, sender, UNRECORDED)  # nothing waits (S2)
             return
         if type(message) in RUNTIME_TYPES:
             self._on_runtime_message(sender, envelope.topic, cast("RuntimeMessage", message))
@@ -165,9 +170,13 @@ class SupervisorHost:
         return effects
 
     def _is_over_quota(self, sender: NodeId, envelope: Envelope[WireMessage]) -> bool:
-        """Return True, and send the reason, if a name exceeds its quota at this supervisor."""
+        """Return True, and send the reason, if a name exceeds its quota at this supervisor.
+
+        No other message begins a topic. A member can make others send the other messages, so these
+        are not charged to them.
+        """
         message = envelope.message
-        if envelope.topic not in self._topics and type(message) not in RUNTIME_TYPES:
+        if envelope.topic not in self._topics and isinstance(message, Subscribe | GetConfiguration):
             account = self.links.account_of(sender)
             why = self._quotas.refuse_topic(account)
             if why is not None:
