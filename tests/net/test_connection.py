@@ -11,7 +11,7 @@ from skipring.core.peers import SUPERVISOR
 from skipring.net import connection as connection_module
 from skipring.net.addresses import supervisor_at
 from skipring.wire.codec import encode
-from skipring.wire.framing import CONTROL, DATA, frame
+from skipring.wire.framing import BUNDLE, CONTROL, DATA, frame
 from skipring.wire.handshake import VERSION, Role
 from skipring.wire.rpc import FindMembers, MemberList
 from tests.support.exchanges import (
@@ -55,6 +55,10 @@ NOT_OURS: dict[str, tuple[bytes, str]] = {
     "an unknown message": (HELLO + frame(b"\x93\x91\x3f\xa1t\x80", CONTROL), "MessageError"),
     "half a message": (HELLO + frame(note(1)[5:-1], CONTROL), "MessageError"),
     "a message in the wrong frame": (HELLO + frame(note(1)[5:], DATA), "MessageError"),
+    "a bundle with a damaged message": (
+        HELLO + frame(pack([[["t", [[9, "b", 1]]], ["t", [[9, "b b", 1]]]]]), BUNDLE),
+        "MessageError",
+    ),
     "too long after the greeting": (HELLO + (1 << 21).to_bytes(4, "big"), "FramingError"),
 }
 
@@ -311,3 +315,33 @@ async def test_frames_after_a_refused_one_are_ignored() -> None:
         assert await client.is_hung_up_on()
         assert a.counts == {"not for clients": 1}
         assert a.got == []
+
+
+class Unclosed(asyncio.Transport):
+    """A transport that still delivers data after it was closed, as TLS may do."""
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return ("127.0.0.1", 9) if name == "peername" else default
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        del data
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("role", [Role.CLIENT, Role.NODE])
+async def test_frames_that_arrive_after_a_refusal_are_ignored_on_a_busy_loop(role: Role) -> None:
+    async with hosts("a") as (a,):
+        link = connection_module.PeerConnection(a.links, None, lambda: None)
+        link.connection_made(Unclosed())
+        link.data_received(greeting_of("c", role))
+        link.make_room()
+        a.links.budget.left_s = 0.0  # frames wait for the next turn
+        link.data_received(encode(TOPIC, FindMembers(1, 1)))
+        await turns()
+        assert a.got == []
+        link.connection_lost(None)

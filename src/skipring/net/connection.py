@@ -140,7 +140,7 @@ class PeerConnection(asyncio.Protocol):
         if frames:
             self._traffic["frames_received"] += len(frames)
             done = self._handle(frames) if self._budget.left_s > 0 and not self._waiting else 0
-            if done < len(frames):
+            if done < len(frames) and not self._is_refused:  # TLS may deliver more until it closes
                 self._keep_waiting(frames[done:], len(data))
 
     def _cut(self, data: bytes) -> list[Frame]:
