@@ -1,4 +1,4 @@
-"""Metrics: the table, and the page of the docs."""
+"""Metrics: the table of the code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from skipring.observability.metrics import (
     OF_NODES,
     OF_SUPERVISORS,
     MetricKind,
-    metrics_page,
 )
 
 
@@ -20,8 +19,3 @@ def test_metric_names_state_kind_and_unit() -> None:
         assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total")
         assert metric.meaning.endswith(".")
     assert len(METRICS) == len(OF_ALL) + len(OF_NODES) + len(OF_SUPERVISORS)
-
-
-def test_metrics_page_has_a_row_for_each_metric() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|(?:[^|]*\|){3}$", metrics_page(), re.MULTILINE)
-    assert rows == list(METRICS)

@@ -78,7 +78,6 @@ async def survey(
     client: RpcClient,
     topic: TopicId,
     bits: int | None,
-    count: int = LOCATED_MAX,
     *,
     offset: int | None = None,
 ) -> list[MemberLog]:
@@ -87,7 +86,7 @@ async def survey(
     The chain values are those at an offset, or at the durable mark. Raise UnreachableError if there
     is no supervisor, no member, or no member that answers.
     """
-    members = await client.locate(topic, count)
+    members = await client.locate(topic, LOCATED_MAX)
     if not members:
         raise UnreachableError(no_members_in(topic))
     holders = await survey_of(client, topic, members.items(), bits, offset=offset)

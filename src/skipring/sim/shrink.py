@@ -15,25 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.core.labels import LABEL_BITS, Label
-from skipring.core.messages import (
-    CheckAndPublish,
-    CheckHeld,
-    CheckTrie,
-    Digest,
-    Draining,
-    GetConfiguration,
-    HandoverDone,
-    Held,
-    IHave,
-    Message,
-    RemoveConnections,
-    ReportUnresponsive,
-    RequestHandover,
-    Subscribe,
-    TrieEqual,
-    Unsubscribe,
-    Want,
-)
+from skipring.core.messages import Message
 from skipring.core.peers import NodeId
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.sim.runner import Simulation
@@ -170,34 +152,14 @@ def _channels_without(channels: Iterable[Parcel], removed: frozenset[NodeId]) ->
             yield replace(parcel, sender=None) if parcel.sender in removed else parcel
 
 
-def _nodes_in(message: Message) -> list[NodeId | None]:
-    """Return every node that a message names."""
-    match message:
-        case (
-            Subscribe(node=node)
-            | Unsubscribe(node=node)
-            | GetConfiguration(node=node)
-            | RemoveConnections(node=node)
-            | Digest(node=node)
-            | ReportUnresponsive(node=node)
-        ):
-            return [node]
-        case (
-            CheckTrie(sender=node)
-            | CheckAndPublish(sender=node)
-            | TrieEqual(sender=node)
-            | IHave(sender=node)
-            | Want(sender=node)
-            | CheckHeld(sender=node)
-            | Held(sender=node)
-            | RequestHandover(sender=node)
-            | HandoverDone(sender=node)
-        ):
-            return [node]
-        case Draining(sender=node, remaining=others):
-            return [node, *others]
-        case _:
-            return [peer.node for peer in peers_in(message)]
+def _nodes_in(message: Message) -> list[NodeId]:
+    """Return every node that a message names; ``sender`` may also be a label and a node."""
+    named = [getattr(message, "node", None), getattr(message, "sender", None)]
+    named += getattr(message, "remaining", ())
+    return [
+        *(each for each in named if isinstance(each, str)),
+        *(peer.node for peer in peers_in(message)),
+    ]
 
 
 # -- variables of subscribers --------------------------------------------------------------

@@ -19,8 +19,7 @@ from skipring.core.roster import Roster, index_of
 from skipring.core.state import SubscriberState, legitimate_state
 from skipring.core.topology import chains_around, levels
 from skipring.view.overview import most_common, roots_of
-from skipring.view.text import repaired
-from skipring.world.legitimacy import Layer, Violation
+from skipring.world.legitimacy import Layer, Violation, repaired
 from skipring.world.snapshot import Snapshot
 
 ROOT_DIGITS: Final = 8

@@ -18,10 +18,10 @@ from rich.text import Text
 from skipring.core import topology
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.peers import NodeId
-from skipring.core.roster import Roster
 from skipring.core.state import legitimate_state
 from skipring.core.topology import Edge, ring_edges, shortcut_edges
 from skipring.view.canvas import Canvas, Dots, Point, Size, Spot
+from skipring.world.legitimacy import repaired
 from skipring.world.snapshot import SubscriberView, View
 
 
@@ -81,14 +81,6 @@ def layout(view: View) -> RingLayout:
         dead=tuple(Label.nth(i) for node, i in index.items() if node in view.crashed),
         sound=frozenset(_sound_edges(view, roster.nodes)),
     )
-
-
-def repaired(roster: Roster) -> Roster:
-    """Return a repaired copy of a database, which the nodes are compared with."""
-    copy = Roster()
-    copy.load(roster.database(), roster.cursor)
-    copy.repair()
-    return copy
 
 
 def _judge(

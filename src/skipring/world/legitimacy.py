@@ -70,7 +70,7 @@ def violations(view: View) -> Iterator[Violation]:
     Labels, ring and shortcuts are compared with the database after its repair.
     """
     yield from _database_violations(view)
-    roster = _repaired(view.roster)
+    roster = repaired(view.roster)
     for judge in (_label_violations, _ring_violations, _shortcut_violations):
         for node, seen in view.subscribers.items():
             if seen.member:
@@ -82,7 +82,7 @@ def violations(view: View) -> Iterator[Violation]:
 
 def channel_violations(view: View) -> Iterator[Violation]:
     """Yield the messages in flight that can disturb a legitimate state (LEGIT_STRICT)."""
-    roster = _repaired(view.roster)
+    roster = repaired(view.roster)
     for parcel in view.in_flight():
         if parcel.to in view.crashed:
             continue  # a crashed node invokes no action (section 3.3)
@@ -232,7 +232,7 @@ def _entry_violations(
         yield _database(f"label {label!r} is not among the first {members}")
 
 
-def _repaired(roster: Roster) -> Roster:
+def repaired(roster: Roster) -> Roster:
     """Return the database after its repair; the given roster does not change."""
     if not roster.is_loaded:
         return roster

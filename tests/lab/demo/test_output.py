@@ -129,8 +129,8 @@ def test_result_has_seconds_rounds_and_losses() -> None:
 
 def test_result_lists_a_limited_number_of_faults() -> None:
     text = sentence(result(*(f"n{i} is not in the ring" for i in range(9))))
-    assert text.startswith("✗ not healed after 4.2 s (17 rounds): n0 is not in the ring; ")
-    assert text.endswith("n3 is not in the ring; and 5 more")
+    assert text.startswith("✗ not healed after 4.2 s (17 rounds): n0 is not in the ring, ")
+    assert text.endswith("n3 is not in the ring and 5 more")
 
 
 def test_end_with_faults_lists_them() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, Self
 
@@ -17,6 +17,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from skipring.core.limits import listed
 from skipring.lab.demo.script import (
     DemoFrame,
     End,
@@ -31,7 +32,7 @@ from skipring.lab.demo.script import (
 from skipring.view.canvas import Size
 from skipring.view.panel import RingContent, RingPanel
 from skipring.view.text import DEAD_STYLE, Glyphs, glyphs_for
-from skipring.world.legitimacy import Layer
+from skipring.world.legitimacy import LIVE_LAYERS, Layer
 
 COLUMNS_MAX: Final = 100  # Guess: longer lines are hard to read.
 COLUMNS_MIN: Final = 78
@@ -41,9 +42,8 @@ ROWS_BESIDE_PICTURE: Final = 8  # heading, its text, the result and the cursor
 PROCESSES_MAX: Final = 20  # Guess: a viewer does not read the addresses of more processes.
 FAULTS_MAX: Final = 4  # Guess: the first faults describe the problem.
 FAULTS_PER_NODE: Final = 8  # Measured: about the number in the scrambled ring.
-LAYERS: Final = (  # the layers that the demo checks
-    *(Layer.DATABASE, Layer.LABELS, Layer.RING),
-    *(Layer.SHORTCUTS, Layer.LEAVERS, Layer.PUBLICATIONS),
+LAYERS: Final = tuple(  # the layers that the demo checks
+    layer for layer in Layer if layer not in {*LIVE_LAYERS, Layer.CHANNELS}
 )
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -275,19 +275,13 @@ def _result(result: StepResult, glyphs: Glyphs) -> Text:
     duration = f"{result.seconds:.1f} s ({rounds})"
     if not result.is_good:
         verdict = (f"{glyphs.wrong} not healed after {duration}", "bold red")
-        return Text.assemble(verdict, f": {_listed(result.faults)}")
+        return Text.assemble(verdict, f": {listed(result.faults, FAULTS_MAX)}")
     done = "healed" if result.step.is_damage else "done"
     return Text.assemble(
         (f"{glyphs.right} {done} in {duration}", "bold green"),
         f": {result.members} of {result.members} in the ring, {result.published} publications, "
         f"{result.lost} lost",
     )
-
-
-def _listed(faults: Sequence[str]) -> str:
-    more = len(faults) - FAULTS_MAX
-    rest = [f"and {more} more"] if more > 0 else []
-    return "; ".join([*faults[:FAULTS_MAX], *rest])
 
 
 def _scoreboard(board: Scoreboard, glyphs: Glyphs) -> list[RenderableType]:
@@ -322,7 +316,7 @@ def _spark_result(result: SparkResult, glyphs: Glyphs) -> Text:
 
 def _verdict(end: End, glyphs: Glyphs) -> Text:
     if not end.is_good:
-        return Text(f"{glyphs.wrong} Failed: {_listed(end.faults)}", "bold red")
+        return Text(f"{glyphs.wrong} Failed: {listed(end.faults, FAULTS_MAX)}", "bold red")
     return Text(f"{glyphs.right} It healed each time, and nothing was lost.", "bold green")
 
 
