@@ -105,7 +105,9 @@ def test_kill_during_a_chunk_leaves_no_part_of_it(
 
 def test_another_version_of_the_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lab.json").write_text('{"format": "skipring-lab/99"}')
-    with pytest.raises(InputError, match=r"'skipring-lab/99' and this program .* choose another"):
+    with pytest.raises(
+        InputError, match=r"'skipring-lab/99', this version writes .* choose another"
+    ):
         opened(tmp_path, MATRIX).__enter__()
     with pytest.raises(InputError, match="skipring-lab/99"):
         require_format(tmp_path)
