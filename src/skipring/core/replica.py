@@ -217,7 +217,7 @@ class Replica:
         waiting = self._unindexed if self._unindexed is not None else {}
         new: list[RecordBatch] = []
         records: list[tuple[BatchRecord, ...]] = []
-        start = end = self.end
+        start = end = self.log.end if self._end is None else self._end
         rejected = size = 0
         for batch in batches:
             key, body = batch.id, batch.body
@@ -282,10 +282,9 @@ class Replica:
             if is_own and raise_newest(newest, batch.end - 1):
                 own.on_seen(batch.end - 1)
 
-    def count_overlaps(self, batches: Iterable[RecordBatch]) -> int:
-        """Return how many batches of other processes have numbers that this one issues."""
-        node, own = self.own.node, [each for each in batches if each.publisher == self.own.node]
-        return sum([not each.unordered and self.own.covers(node, each.first) for each in own])
+    def overlaps(self, batch: RecordBatch) -> bool:
+        """Return True if a batch of another process has numbers that this one issues."""
+        return not batch.unordered and self.own.covers(batch.publisher, batch.first)
 
     def end_event(self) -> None:
         """Derive the end from the log again: the host has applied the last event's effects."""

@@ -270,7 +270,9 @@ class NodeHost:
         offset, hops, origin = delivery.offset, delivery.hops, delivery.origin
         self._record((topic, offset, time_ns() // 1000, hops, origin, delivery.end - offset))
         if origin is not Origin.OWN:
-            self._overlapping += self._machines[topic].replica.count_overlaps(delivery.batches)
+            for batch in delivery.batches:
+                if batch.publisher == self.name:
+                    self._overlapping += self._machines[topic].replica.overlaps(batch)
         if self.arrivals.watched:
             self.arrivals.on_delivered(topic, delivery)
         receiver = self._receivers.get(topic)
