@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from skipring.core.log_messages import LogInfo
+from skipring.errors import UnreachableError
 from skipring.rpc.log_reader import MemberLog
-from skipring.spark.failover import partitions_between
-from skipring.spark.offsets import EXCEPTIONS_MAX, LogPlace, Standby
+from skipring.spark.failover import partitions_between, with_standby
+from skipring.spark.offsets import EXCEPTIONS_MAX, Entry, LogPlace, Position, Standby
 from skipring.spark.partitions import RangePartition
+from skipring.spark.snapshot import MemberStores
 from tests.spark.rings import TOPIC
 
 
@@ -94,6 +96,42 @@ def test_records_that_arrived_late_are_read_in_as_few_ranges_as_possible() -> No
     end = Standby(store="b0", epoch=0, offset=10, missing=((6, key(6)),))
     (partition,) = partitions_between(TOPIC, holder_of(10), (start, end, place(10)))
     assert partition.ranges == (range(3, 6), range(9, 10))
+
+
+class LoneMember(MemberStores):
+    """Member that answers while no other member does."""
+
+    def __init__(self, ids: list[bytes]) -> None:
+        self._ids = ids
+
+    def find(self, topic: str, place: LogPlace, looks: int = 1) -> MemberLog | None:
+        raise UnreachableError(f"no member of {topic} has {place}, in {looks} looks")
+
+    def durable(self, topic: str, bits: int | None = None) -> list[MemberLog]:
+        raise UnreachableError(f"no member of {topic} answers to a survey of {bits} bits")
+
+    def entries(self, topic: str, holder: MemberLog, start: int, end: int) -> list[Entry]:
+        assert (topic, holder.node) == (TOPIC, "b")
+        return [(offset, self._ids[offset]) for offset in range(start, end)]
+
+
+def test_standby_whose_member_does_not_answer_is_kept() -> None:
+    scene = Scene(20, Random(1))
+    standby = scene.moved(START, range(10), 12)
+    before = Position(store="a0", epoch=0, offset=10, standby=standby)
+    after = Position(store="a0", epoch=0, offset=15)
+    found = with_standby(LoneMember(scene.ours), TOPIC, before, after, holder_of(20)).standby
+    assert found == scene.moved(standby, range(10, 15), 12)
+    end = Standby(store="b0", epoch=0, offset=20)
+    rest = scene.read(partitions_between(TOPIC, holder_of(20), (found, end, place(20))))
+    assert sorted(rest) == scene.ours[15:]
+
+
+def test_standby_whose_member_does_not_answer_is_dropped_after_many_reads() -> None:
+    ids = [key(number) for number in range(EXCEPTIONS_MAX + 1)]
+    before = Position(store="a0", epoch=0, offset=0, standby=START)
+    after = Position(store="a0", epoch=0, offset=len(ids))
+    assert with_standby(LoneMember(ids), TOPIC, before, after, holder_of(9)).standby is None
 
 
 def test_members_that_differ_much_are_not_standbys() -> None:

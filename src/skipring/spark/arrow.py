@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
 from itertools import accumulate, chain, groupby
 from typing import Any, Final, NamedTuple, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Raw, Struct, msgpack
+from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
-from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch, batch_part
+from skipring.core.batches import BATCH_PART, BatchRecord, RecordBatch, batch_part
 from skipring.core.limits import NUMBER_MAX
 from skipring.core.log_messages import LogPage, RecordFilter
 from skipring.core.peers import TopicId
@@ -72,7 +72,7 @@ _NAMES: Final = {
 
 _TIMESTAMP: Final = PUBLICATION.field("timestamp").type
 ROWS_AT_ONCE: Final = 10_000  # Measured: batches of 2,000 rows take Spark a tenth more time.
-_INDICES: Final = [index.to_bytes(2, "big") for index in range(RECORDS_MAX)]  # in record ids
+_RECORD_ID: Final = np.dtype([("part", f"V{BATCH_PART}"), ("index", ">u2")])
 
 
 def publication_schema(headers: str | None = None) -> pa.Schema:
@@ -93,13 +93,12 @@ def spark_schema(schema: pa.Schema) -> str:
     return ", ".join(f"`{field.name}` {_NAMES[field.type]}" for field in schema)
 
 
-class _Record(Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """Record of a batch with encoded headers, which take as long to decode as the rest."""
+class _Record(Struct, array_like=True, gc=False):
+    """Record of a batch without headers, which take as long to decode as the rest."""
 
     payload: bytes
     time: int = 0
     key: bytes | None = None
-    headers: Raw = Raw(b"\x80")
 
 
 _RECORDS: Final = msgpack.Decoder(list[_Record])
@@ -179,13 +178,6 @@ class RecordRun(NamedTuple):
         """Return the records between two places in this run."""
         offset, first = self.offset + start, self.first + start
         return RecordRun(self.batch, offset, first, self.records[start:stop])
-
-    def packed_ids(self) -> bytes:
-        """Return the ids of the records, one after the other."""
-        part, count = batch_part(self.batch.id), len(self.records)
-        if count == 1:  # the usual case without bulk publishers
-            return part + _INDICES[self.first]
-        return part.join([b"", *_INDICES[self.first : self.first + count]])
 
     def ids(self) -> list[bytes]:
         """Return the ids of the records."""
@@ -298,7 +290,7 @@ class ArrowRows:
                 [run.batch.publisher for run in runs], pa.string(), ends
             ),
             "sequence": lambda: _rising([run.batch.first + run.first for run in runs], ends),
-            "id": lambda: binary_ids(b"".join([run.packed_ids() for run in runs]), count),
+            "id": lambda: binary_ids(_packed_ids(runs, ends), count),
             "headers": lambda: _headers(
                 [each.headers for each in records], form.schema.field("headers").type
             ),
@@ -348,9 +340,8 @@ def _keys(keys: list[bytes | None]) -> pa.Array:
 
 def _timestamps(times: list[int]) -> pa.Array:
     """Return times as a column; a time of 0 means unknown."""
-    if not all(times):
-        return pa.array([time or None for time in times], _TIMESTAMP)
-    return pa.Array.from_buffers(_TIMESTAMP, len(times), [None, pa.py_buffer(array("q", times))])
+    known = np.array(times, np.int64)
+    return pa.array(known, _TIMESTAMP, mask=known == 0)
 
 
 def _headers(headers: Sequence[Mapping[str, str]], kind: pa.DataType) -> pa.Array:
@@ -378,6 +369,16 @@ def _mask(where: RecordFilter, columns: Mapping[str, pa.Array]) -> pa.Array | No
                 pc.and_(pc.greater_equal(column, bounds[0]), pc.less_equal(column, bounds[1]))
             )
     return reduce(pc.and_, chosen) if chosen else None
+
+
+def _packed_ids(runs: Sequence[RecordRun], ends: Sequence[int]) -> bytes:
+    """Return the ids of the records of runs, one after the other."""
+    parts = b"".join([batch_part(run.batch.id) for run in runs])
+    packed = np.empty(ends[-1] if ends else 0, _RECORD_ID)
+    counts = [len(run.records) for run in runs]
+    packed["part"] = np.repeat(np.frombuffer(parts, _RECORD_ID["part"]), counts)
+    packed["index"] = _rising([run.first for run in runs], ends)
+    return packed.tobytes()
 
 
 def binary_ids(packed: bytes, count: int) -> pa.Array:

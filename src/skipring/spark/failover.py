@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace as replace_fields
 from logging import getLogger
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from skipring.core.peers import TopicId
 from skipring.errors import DataLossError, MessageError, UnreachableError
 from skipring.rpc.log_reader import MemberLog
-from skipring.spark.offsets import LogPlace, Position, Standby
+from skipring.spark.offsets import EXCEPTIONS_MAX, LogPlace, Position, Standby
 from skipring.spark.options import PartitionSize
 from skipring.spark.partitions import (
     READ_ON,
@@ -38,9 +38,15 @@ def with_standby(
 
     ``before`` is an earlier position in the same log, if there is one.
     """
-    with suppress(UnreachableError, MessageError, DataLossError):  # no standby for now
-        moved = before and _moved(stores, topic, before, after, holder)
-        return replace(after, standby=moved or _begun(stores, topic, after, holder))
+    ways: tuple[Callable[[], Standby | None], ...] = (
+        lambda: before and _moved(stores, topic, before, after, holder),
+        lambda: _begun(stores, topic, after, holder),
+        lambda: before and _kept(stores, topic, before, after, holder),
+    )
+    for way in ways:
+        with suppress(UnreachableError, MessageError, DataLossError):
+            if standby := way():
+                return replace(after, standby=standby)
     return replace(after, standby=None)
 
 
@@ -51,7 +57,7 @@ def _moved(
     standby = before.standby or _at_the_start(stores, topic, before)
     if standby is None:
         return None
-    other = stores.find(topic, standby)
+    other = stores.find(topic, standby, looks=1)
     if other is None:
         return None
     durable_end = other.survey.durable_end
@@ -61,6 +67,17 @@ def _moved(
     read = stores.entries(topic, holder, before.offset, after.offset)
     arrived = stores.entries(topic, other, standby.offset, durable_end)
     return standby.moved((key for _, key in read), arrived, end)
+
+
+def _kept(
+    stores: MemberStores, topic: TopicId, before: Position, after: Position, holder: MemberLog
+) -> Standby | None:
+    """Return the existing standby, at its position: its member does not answer now."""
+    standby = before.standby
+    if standby is None or after.offset - before.offset > EXCEPTIONS_MAX:
+        return None
+    read = stores.entries(topic, holder, before.offset, after.offset)
+    return standby.moved((key for _, key in read), (), standby)
 
 
 def _at_the_start(stores: MemberStores, topic: TopicId, before: Position) -> Standby | None:

@@ -51,6 +51,8 @@ _KINDS: Final = (_STANDALONE, "yarn", "k8s://", "local[", "local-cluster[")
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has started a JVM
 _LINE: Final = re.compile(r"\s*([^#!\s=:]+)\s*[\s=:]\s*(.*?)\s*")  # Java properties
 _EVERYWHERE: Final[Mapping[str, str]] = {
+    # Guess: on a busy machine a Python worker needs longer than Spark's 15 s to start.
+    "spark.python.authenticate.socketTimeout": "60s",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",  # commands have their own progress bar
