@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -223,10 +223,14 @@ class Arbitrary:
             return self.rng.choice(self.publications)
         return RecordBatch(self.nodes[0], 0, 1, b"", id=self.rng.randbytes(ID_BYTES))
 
-    def log_page(self) -> LogPage:
-        """Return any page of a log."""
+    def half(self) -> tuple[RecordBatch, ...]:
+        """Return half of the publications, in any order."""
+        return tuple(self.rng.sample(self.publications, len(self.publications) // 2))
+
+    def log_page(self) -> tuple[int, None, tuple[int, ...], tuple[RecordBatch, ...]]:
+        """Return the fields of any page of a log."""
         session, batches = self.session(), self.some(self.batch)
-        return LogPage(session, None, tuple(range(len(batches))), tuple(batches))
+        return session, None, tuple(range(len(batches))), tuple(batches)
 
     def whole_ids(self) -> bytes:
         """Return a few ids, packed as in messages."""
@@ -243,7 +247,7 @@ class Arbitrary:
         known = [kind for kind in MESSAGE_TYPES if kind is not PublishNew or self.publications]
         kinds = (known[number % len(known)] for number in range(count))
         return tuple(
-            Parcel(self._receiver(kind, receivers), MESSAGES[kind](self)) for kind in kinds
+            Parcel(self._receiver(kind, receivers), kind(*MESSAGES[kind](self))) for kind in kinds
         )
 
     def _receiver(self, kind: type[Message], subscribers: Sequence[NodeId]) -> NodeId:
@@ -254,75 +258,50 @@ class Arbitrary:
         )
 
 
-# The order of the arguments is the order of the draws, so it is part of the result.
-MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], Message]]] = MappingProxyType(
+# The fields of each message; their order is the order of the draws, so it is part of the result.
+MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], tuple[Any, ...]]]] = MappingProxyType(
     {
-        Subscribe: lambda draw: Subscribe(draw.subject()),
-        Unsubscribe: lambda draw: Unsubscribe(draw.subject()),
-        GetConfiguration: lambda draw: GetConfiguration(
-            draw.subject(), draw.maybe(0.5, draw.digest)
+        Subscribe: lambda draw: (draw.subject(),),
+        Unsubscribe: lambda draw: (draw.subject(),),
+        GetConfiguration: lambda draw: (draw.subject(), draw.maybe(0.5, draw.digest)),
+        SetConfiguration: lambda draw: (
+            draw.maybe(0.8, draw.peer),
+            draw.maybe(0.5, draw.label),
+            draw.maybe(0.8, draw.peer),
         ),
-        SetConfiguration: lambda draw: SetConfiguration(
-            draw.maybe(0.8, draw.peer), draw.maybe(0.5, draw.label), draw.maybe(0.8, draw.peer)
+        CheckLabel: lambda draw: (draw.peer(), draw.maybe(0.9, draw.label), draw.link()),
+        Introduce: lambda draw: (draw.peer(), draw.link(), draw.chance(0.5)),
+        IntroduceShortcut: lambda draw: (draw.peer(),),
+        RemoveConnections: lambda draw: (draw.node(),),
+        Digest: lambda draw: (draw.node(), draw.digest()),
+        CheckTrie: lambda draw: (draw.node(), draw.claims(), draw.session(), draw.chance(0.5)),
+        CheckAndPublish: lambda draw: (draw.node(), draw.claims(), draw.session(), draw.claims()),
+        Publications: lambda draw: (draw.half(), draw.session()),
+        TrieEqual: lambda draw: (draw.node(), draw.rng.randbytes(DIGEST_BYTES)),
+        PublishNew: lambda draw: (draw.rng.choice(draw.publications), draw.rng.getrandbits(10)),
+        PublishMany: lambda draw: (draw.half(), draw.rng.getrandbits(10)),
+        IHave: lambda draw: (draw.node(), *draw.short_ids()),
+        Want: lambda draw: (draw.node(), *draw.short_ids()),
+        CheckHeld: lambda draw: (draw.node(), draw.session(), draw.claims(), draw.whole_ids()),
+        Held: lambda draw: (
+            *(draw.node(), draw.session(), draw.chance(0.5), draw.claims()),
+            *(draw.whole_ids(), draw.whole_ids()),
         ),
-        CheckLabel: lambda draw: CheckLabel(draw.peer(), draw.maybe(0.9, draw.label), draw.link()),
-        Introduce: lambda draw: Introduce(draw.peer(), draw.link(), draw.chance(0.5)),
-        IntroduceShortcut: lambda draw: IntroduceShortcut(draw.peer()),
-        RemoveConnections: lambda draw: RemoveConnections(draw.node()),
-        Digest: lambda draw: Digest(draw.node(), draw.digest()),
-        CheckTrie: lambda draw: CheckTrie(
-            draw.node(), draw.claims(), draw.session(), draw.chance(0.5)
-        ),
-        CheckAndPublish: lambda draw: CheckAndPublish(
-            draw.node(), draw.claims(), draw.session(), draw.claims()
-        ),
-        Publications: lambda draw: Publications(
-            tuple(draw.rng.sample(draw.publications, len(draw.publications) // 2)), draw.session()
-        ),
-        TrieEqual: lambda draw: TrieEqual(draw.node(), draw.rng.randbytes(DIGEST_BYTES)),
-        PublishNew: lambda draw: PublishNew(
-            draw.rng.choice(draw.publications), draw.rng.getrandbits(10)
-        ),
-        PublishMany: lambda draw: PublishMany(
-            tuple(draw.rng.sample(draw.publications, len(draw.publications) // 2)),
-            draw.rng.getrandbits(10),
-        ),
-        IHave: lambda draw: IHave(draw.node(), *draw.short_ids()),
-        Want: lambda draw: Want(draw.node(), *draw.short_ids()),
-        CheckHeld: lambda draw: CheckHeld(
-            draw.node(), draw.session(), draw.claims(), draw.whole_ids()
-        ),
-        Held: lambda draw: Held(
-            draw.node(),
-            draw.session(),
-            draw.chance(0.5),
-            draw.claims(),
-            draw.whole_ids(),
-            draw.whole_ids(),
-        ),
-        Draining: lambda draw: Draining(draw.node(), tuple(draw.few(draw.node))[:8]),
-        RequestHandover: lambda draw: RequestHandover(draw.node(), draw.session()),
-        HandoverDone: lambda draw: HandoverDone(draw.node(), draw.session(), draw.chance(0.5)),
-        ReportUnresponsive: lambda draw: ReportUnresponsive(draw.node()),
-        Ping: lambda draw: Ping(draw.session()),
-        Pong: lambda draw: Pong(draw.session()),
-        ConfigurationAck: lambda _: ConfigurationAck(),
-        GetLogInfo: lambda draw: GetLogInfo(draw.session(), None, None),
-        LogInfo: lambda draw: LogInfo(
-            draw.session(), "", 0, 0, draw.session(), draw.session(), (), b""
-        ),
-        FetchLog: lambda draw: FetchLog(
-            draw.session(),
-            "",
-            0,
-            draw.session(),
-            draw.session(),
-            1,
-            draw.rng.getrandbits(1),
-            draw.chance(0.5),
+        Draining: lambda draw: (draw.node(), tuple(draw.few(draw.node))[:8]),
+        RequestHandover: lambda draw: (draw.node(), draw.session()),
+        HandoverDone: lambda draw: (draw.node(), draw.session(), draw.chance(0.5)),
+        ReportUnresponsive: lambda draw: (draw.node(),),
+        Ping: lambda draw: (draw.session(),),
+        Pong: lambda draw: (draw.session(),),
+        ConfigurationAck: lambda _: (),
+        GetLogInfo: lambda draw: (draw.session(), None, None),
+        LogInfo: lambda draw: (draw.session(), "", 0, 0, draw.session(), draw.session(), (), b""),
+        FetchLog: lambda draw: (
+            *(draw.session(), "", 0, draw.session(), draw.session(), 1),
+            *(draw.rng.getrandbits(1), draw.chance(0.5)),
         ),
         LogPage: lambda draw: draw.log_page(),
-        Refused: lambda draw: Refused(draw.session(), "busy"),
+        Refused: lambda draw: (draw.session(), "busy"),
     }
 )
 
