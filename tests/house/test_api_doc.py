@@ -1,4 +1,4 @@
-"""Programs of docs/api.md: each runs and prints the output on the page."""
+"""Programs of docs/api.md and docs/key-value.md: each prints the output on its page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from skipring.errors import SkipringError, StoreFullError
 from skipring.testing import Cluster
 from tests.support.disks import Disk
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "api.md"
+KEY_VALUE_PAGE = DOCS / "key-value.md"
 BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```\n\n```text\n(?P<output>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -27,8 +29,8 @@ TICK_S = 0.05
 DEADLINE_S = 60.0
 
 
-def blocks() -> list[tuple[str, str]]:
-    return [(each["code"], each["output"]) for each in BLOCK.finditer(PAGE.read_text("utf-8"))]
+def blocks(page: Path = PAGE) -> list[tuple[str, str]]:
+    return [(each["code"], each["output"]) for each in BLOCK.finditer(page.read_text("utf-8"))]
 
 
 @contextmanager
@@ -61,7 +63,7 @@ def printed(code: str, **names: object) -> str:
     return output.getvalue()
 
 
-@pytest.mark.parametrize(("code", "output"), blocks())
+@pytest.mark.parametrize(("code", "output"), [*blocks(), *blocks(KEY_VALUE_PAGE)])
 def test_every_program_prints_the_output_on_the_page(
     code: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +73,7 @@ def test_every_program_prints_the_output_on_the_page(
 
 def test_every_program_of_the_page_is_found() -> None:
     assert len(blocks()) == PAGE.read_text("utf-8").count("```python") >= 8
+    assert len(blocks(KEY_VALUE_PAGE)) == KEY_VALUE_PAGE.read_text("utf-8").count("```python") >= 3
 
 
 def test_program_that_retries_publishes_once_on_a_full_disk(
