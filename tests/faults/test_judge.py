@@ -56,15 +56,6 @@ def test_payload_of_a_stranger_is_neither_duplicated_nor_invented() -> None:
     assert judge(made, {"a": [b"1", b"strange", b"strange"], "b": [b"1"]}) == Judgement()
 
 
-def test_judgement_without_holders_or_publications_is_empty() -> None:
-    assert judge(BOOKS, {}) == judge(Ledger(), {"a": []}) == Judgement()
-
-
 def test_judgements_of_several_rings_are_added() -> None:
     one, other = Judgement(1, 0, 2, ("x",)), Judgement(0, 3, 1, ("y",))
     assert one + other == Judgement(1, 3, 3, ("x", "y"))
-
-
-def test_reason_names_three_payloads_at_most() -> None:
-    many = ledger([b"%d" % number for number in range(9)], [])
-    assert judge(many, {"a": []}).reasons == ("a lacks '0', '1', '2' and 6 more",)

@@ -148,16 +148,6 @@ def test_sync_fails_on_request_and_works_again(tmp_path: Path) -> None:
 
 
 @needs_compiler
-def test_sync_in_a_nested_directory_fails_on_request(tmp_path: Path) -> None:
-    nested = tmp_path / "data" / "topics" / "news"
-    nested.mkdir(parents=True)
-    environment = disk_shim(tmp_path)
-    fail_syncs(tmp_path / "data", is_failing=True)
-    assert "Input/output error" in run(SYNCS, environment, str(nested)).stderr
-    assert run(SYNCS, environment, str(tmp_path)).returncode == 0
-
-
-@needs_compiler
 def test_torn_write_has_half_of_the_bytes_and_fails(tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "topics").mkdir(parents=True)

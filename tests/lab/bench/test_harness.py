@@ -94,19 +94,19 @@ def test_competitors_use_each_core_until_they_are_killed(tmp_path: Path) -> None
         assert [cpu_ns(pid) for pid in pids] == [0] * len(pids)
 
 
-@pytest.mark.parametrize("n", [1, 64, 256, 100_000])
-def test_usual_count_is_within_its_bounds(n: int) -> None:
-    assert harness.COUNT_MIN <= harness.usual_count(n) <= harness.COUNT_MAX
-
-
 def _children(pid: int) -> set[int]:
     listed = Path(f"/proc/{pid}/task/{pid}/children")
     return set(map(int, listed.read_text(encoding="ascii").split())) if listed.exists() else set()
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("job", ["fanout --n 2 --against skipring", "history --against skipring"])
+@pytest.mark.parametrize(
+    ("number", "job"),
+    [
+        (signal.SIGINT, "fanout --n 2 --against skipring"),
+        (signal.SIGTERM, "history --against skipring"),
+    ],
+)
 def test_signal_ends_all_processes_and_leaves_no_files(
     number: int, job: str, tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -255,16 +254,6 @@ def test_demo_without_spark_prints_the_command_and_succeeds(
     text = capsys.readouterr().out
     assert "Left out: Spark is not installed; run: pip install 'skipring[spark]'" in text
     assert "✓ It healed each time" in text
-
-
-@pytest.mark.heavy
-def test_json_output_is_the_scoreboard_only(
-    peaceful: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert demo_status("--json", "--no-spark") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [node["node"] for node in found["nodes"]] == ["n00", "n01", "n02", "n03"]
-    assert found["good"] is True
 
 
 @pytest.mark.heavy

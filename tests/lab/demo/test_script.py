@@ -13,10 +13,8 @@ from skipring.lab.demo.script import (
     Scoreboard,
     SparkResult,
     Step,
-    next_commands,
 )
 from skipring.lab.demo.state import NodeState
-from tests.lab.demo.states import result
 
 ALL = (*STEPS, SPARK_STEP)
 
@@ -31,16 +29,6 @@ def test_sentences_of_a_step_have_the_numbers_of_the_plan(step: Step) -> None:
     for text in (filled.title, filled.action, filled.observe):
         assert text
         assert "{" not in text
-
-
-@pytest.mark.parametrize(("n", "killed"), [(4, 1), (16, 5), (64, 20)])
-def test_five_of_sixteen_are_killed(n: int, killed: int) -> None:
-    assert DemoPlan(n=n).killed == killed
-
-
-def test_step_is_good_without_faults_at_its_end() -> None:
-    assert result().is_good
-    assert not result("n03 is not in the ring").is_good
 
 
 def board(*roots: str) -> Scoreboard:
@@ -71,8 +59,3 @@ def test_spark_result_is_good_with_all_publications_and_a_report_or_if_skipped(
     found: SparkResult, fault: str | None
 ) -> None:
     assert found.fault == fault
-
-
-def test_next_commands_use_the_ring_that_stays_or_start_a_new_one() -> None:
-    assert all("--supervisor 127.0.0.1:9" in it for it in next_commands("127.0.0.1:9"))
-    assert all(it.startswith("skipring ") for it in next_commands(None))

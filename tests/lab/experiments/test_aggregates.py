@@ -71,13 +71,6 @@ def test_mean_has_the_bounds_of_student(count: int, student: float) -> None:
     assert bounds.value - bounds.low == pytest.approx(bounds.high - bounds.value)
 
 
-def test_single_value_has_no_bounds() -> None:
-    bounds = mean_bounds([3.0])
-    assert bounds.value == 3
-    assert isnan(bounds.low)
-    assert isnan(bounds.high)
-
-
 def test_slope_is_fitted_with_bounds() -> None:
     rng = Random(1)
     points = [(float(x), 2.0 * x + rng.gauss(0, 1)) for x in range(50)]
@@ -94,15 +87,6 @@ def test_median_is_bounded_by_order_statistics() -> None:
     assert isnan(BoundSample.of([1, 2, 3, 4, 5], 5).median.low)
     hundred = BoundSample.of(list(range(1, 101)), 100).median
     assert (hundred.value, hundred.low, hundred.high) == (50, 40, 61)
-
-
-def test_bounds_of_a_median_cover_it_in_95_percent_of_samples() -> None:
-    rng = Random(2)
-    covered = 0
-    for _ in range(400):
-        median = BoundSample.of([rng.random() for _ in range(40)], 40).median
-        covered += median.low <= 0.5 <= median.high
-    assert covered >= 0.93 * 400
 
 
 def test_runs_without_a_value_count_as_infinite() -> None:
@@ -128,11 +112,6 @@ def test_survival_counts_a_run_for_as_long_as_it_was_observed(
     *curve, last = survival(ends)
     assert [(step.rounds, step.share.value) for step in curve] == shares
     assert (last.rounds, last.share.value) == (ends[-1][0], shares[-1][1])
-
-
-def test_survival_has_the_bounds_of_a_share() -> None:
-    *_, step, _, _ = survival([(1, True), (2, True), (2, True), (4, True)])
-    assert step.share.high == pytest.approx(share_bounds(1, 4).high)
 
 
 # -- runs ------------------------------------------------------------------------------------

@@ -37,11 +37,6 @@ def test_matrix_contains_the_product_of_all_lists(tmp_path: Path) -> None:
     assert {run.seed for run in runs} == set(range(5))
 
 
-def test_single_value_equals_a_list_of_one(tmp_path: Path) -> None:
-    (run,) = asked(tmp_path, 'kind = "steady"\nn = 8\nrounds = 30\nmode = "fixed"').runs
-    assert run == Trial(kind="steady", n=8, rounds=30, mode="fixed")
-
-
 def test_omitted_keys_have_the_defaults_of_simulate(tmp_path: Path) -> None:
     (run,) = asked(tmp_path, 'kind = "converge"\nn = 16').runs
     assert (run.adversary, run.scheduler, run.mode, run.spread) == (
@@ -62,11 +57,6 @@ def test_without_each_omits_every_rule_of_the_mode_one_at_a_time(
     block = f'kind = "converge"\nn = 4\nmode = "{mode}"\nwithout = ["", "each"]'
     runs = asked(tmp_path, block).runs
     assert [run.without for run in runs] == ["", *(r for r in Rule if r in MODE_RULES[mode])]
-
-
-def test_seeds_can_be_listed(tmp_path: Path) -> None:
-    runs = asked(tmp_path, 'kind = "topology"\nn = 4\nseeds = [7, 9]').runs
-    assert [run.seed for run in runs] == [7, 9]
 
 
 def test_equal_runs_of_two_blocks_are_one(tmp_path: Path) -> None:
@@ -94,13 +84,6 @@ def test_name_of_a_run_contains_all_its_parameters(tmp_path: Path) -> None:
     ]
     assert len(others) == len(Trial.__struct_fields__)
     assert len({run.run_id for run in [one, *others]}) == 1 + len(others)
-
-
-def test_runs_keep_the_order_of_the_file(tmp_path: Path) -> None:
-    block = 'kind = "converge"\nn = [8, 4]\nadversary = ["A15", "A00"]'
-    runs = asked(tmp_path, block).runs
-    assert runs == asked(tmp_path, block).runs
-    assert runs[0].n == 8
 
 
 TWO = ('kind = "topology"\nn = 4',)

@@ -57,16 +57,6 @@ def test_chunks_are_added_and_can_be_read_back(tmp_path: Path) -> None:
         assert pq.read_schema(files[0]).names == schema.names
 
 
-def test_run_resumes_in_existing_directory(tmp_path: Path) -> None:
-    with opened(tmp_path, MATRIX) as results:
-        results.add(*tables(1))
-    with opened(tmp_path, Matrix("another", "", ())) as results:
-        results.add(*tables(2))
-        assert seeds_of(results.finished()) == [1, 2]
-    assert json.loads((tmp_path / "lab.json").read_text())["title"] == "another"
-    assert len(list((tmp_path / "runs").iterdir())) == 2
-
-
 class Killed(BaseException):
     """Kill of the process."""
 
@@ -125,11 +115,6 @@ def test_foreign_directory_is_not_changed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is thesis.tex, but no lab.json"):
         opened(tmp_path, MATRIX).__enter__()
     assert not (tmp_path / "runs").exists()
-
-
-def test_report_without_results_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no results of `skipring lab run`: it is empty"):
-        require_format(tmp_path)
 
 
 def test_two_processes_cannot_fill_one_directory(tmp_path: Path) -> None:

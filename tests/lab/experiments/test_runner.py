@@ -238,21 +238,11 @@ def test_heavy_runs_come_first_in_descending_order() -> None:
     assert first[: len(HEAVY)] == HEAVY[::-1]
 
 
-def test_other_runs_are_shuffled_in_a_fixed_order() -> None:
-    assert list(chunks(SMALL, lambda: 2)) == list(chunks(SMALL, lambda: 2))
-    assert next(chunks(SMALL, lambda: 2))[:100] != SMALL[:100]
-
-
 def test_chunks_grow_with_the_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "CHUNK_S", 1.0)
     cores = iter([1, *[8] * 100])
     first, second, *_ = chunks(SMALL, lambda: next(cores))
     assert 7 * len(first) < len(second) < 9 * len(first)
-
-
-def test_chunk_has_at_most_the_runs_that_fit_the_driver() -> None:
-    many = SMALL * 4
-    assert max(map(len, chunks(many, lambda: 10_000))) == runner.CHUNK_RUNS_MAX
 
 
 @pytest.mark.parametrize("count", [None, 1, 7, 10_000])
@@ -275,14 +265,3 @@ def test_heavy_run_has_its_own_partition() -> None:
     alone = [part for part in parts if part[0].kind == "steady"]
     assert len(alone) == len(HEAVY)
     assert all(len(part) == 1 for part in alone)
-
-
-def test_little_work_is_one_partition() -> None:
-    assert len(partitions(SMALL[:10])) == 1
-
-
-@pytest.mark.parametrize("kind", ["steady", "subscribe", "crash", "spread", "topology", "converge"])
-def test_larger_rings_are_expected_to_take_longer(kind: str) -> None:
-    seconds = [estimated_s(Trial(kind=kind, n=n, max_rounds=100, rounds=10)) for n in (1, 4, 64)]
-    assert seconds == sorted(set(seconds))
-    assert seconds[0] > 0

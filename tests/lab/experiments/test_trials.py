@@ -122,19 +122,6 @@ def test_layers_are_counted_up_to_the_first_that_does_not_hold(code: str, layers
     assert done("converge", 16, adversary=code).samples[0]["layers"] == layers
 
 
-def test_run_that_does_not_heal_is_not_an_error() -> None:
-    outcome = done("converge", 16, adversary="A15", max_rounds=1)
-    assert not outcome.row["converged"]
-    assert outcome.row["closure_ok"] is None
-    assert outcome.row["rounds_strict"] is None
-    assert len(outcome.samples) == 2
-
-
-def test_healed_ring_has_the_degrees_of_the_paper() -> None:
-    row = done("converge", 16, adversary="A00").row
-    assert row["degree_mean"] == 4 - 6 / 16
-
-
 # -- a ring that is left alone, and single operations ----------------------------------------
 
 
@@ -242,11 +229,3 @@ def test_degree_counts_every_other_node_once() -> None:
     samples = Samples()
     samples(world)
     assert samples.degree_peak == samples.rows[0]["degree_max"] == 2
-
-
-def test_world_without_subscribers_has_no_degrees() -> None:
-    world = World(Snapshot(subscribers={}), seed=0, config=ProtocolConfig())
-    samples = Samples()
-    assert samples.degree_peak == 0
-    samples(world)
-    assert samples.degree_peak == 0

@@ -88,11 +88,6 @@ def test_constant_cost_is_confirmed_and_growing_cost_is_refuted(grown: object, t
     assert constant_verdict(values).tone is tone
 
 
-def test_verdict_on_a_scattered_cost_stays_open() -> None:
-    values = {n: BoundSample((1.0, 9.0)) for n in (8, 16, 32, 64)}
-    assert constant_verdict(values).tone is Tone.OPEN
-
-
 # --- runs ------------------------------------------------------------------------------
 
 
