@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # No test measures the generation of examples, which takes long on a busy machine.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("brief", PATIENT, max_examples=50)
+settings.register_profile("thorough", PATIENT, max_examples=300)
 
 # A shell without job control starts `make test &` with SIGINT ignored. Child processes inherit
 # that and would ignore the SIGINT of a test.
@@ -39,6 +40,11 @@ for variable in [name for name in os.environ if name.startswith("SKIPRING_TLS_")
 # The scripts of Spark pass these options to every JVM.
 for variable in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
     os.environ.setdefault(variable, QUICK_JVM)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let ``make slow``, which selects all tests, try more examples."""
+    settings.load_profile("thorough" if config.getoption("markexpr") == "" else "brief")
 
 
 @pytest.fixture(scope="session")

@@ -43,10 +43,6 @@ def start(*words: str) -> subprocess.CompletedProcess[str]:
 ALL = list(commands(skipring))
 
 
-def test_commands_of_the_readme_exist() -> None:
-    assert set(ALL) >= {("demo",), ("simulate",), ("shrink",), ("bench",), ("bench", "sim")}
-
-
 @pytest.mark.parametrize("words", [(), *ALL], ids=" ".join)
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_every_command_has_help(words: tuple[str, ...], option: str) -> None:
@@ -93,13 +89,6 @@ def test_unknown_commands_and_options_are_refused(words: tuple[str, ...], last: 
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("Usage: skipring ")
     assert result.stderr.splitlines()[-1].startswith(last)
-
-
-def test_program_without_command_prints_help_and_does_nothing() -> None:
-    result = start()
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("Usage: skipring ")
-    assert "simulate" in result.stderr
 
 
 @pytest.mark.parametrize("words", [("simulate", "--n", "4"), ("--help",)], ids=" ".join)
@@ -157,18 +146,6 @@ def test_error_is_one_sentence_and_an_exit_status(
     assert (printed, last) == ("", said)
     assert "Traceback" not in heard
     assert not any(usage) or isinstance(error, click.UsageError)
-
-
-@pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1), (3, 3)])
-def test_return_value_of_a_command_is_its_exit_status(
-    returned: int | None, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = click.Command("answer", callback=lambda: returned)
-    monkeypatch.setitem(skipring.commands, "answer", command)
-    monkeypatch.setattr(sys, "argv", ["skipring", "answer"])
-    with pytest.raises(SystemExit) as exited:
-        main()
-    assert exited.value.code == status
 
 
 def test_unexpected_exception_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

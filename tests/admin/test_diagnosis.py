@@ -94,16 +94,6 @@ def test_advice_states_when_an_unresponsive_member_is_evicted() -> None:
     assert "9 to 18 intervals" in diagnosis.advice[0]
 
 
-def test_advice_names_only_some_of_many_unresponsive_members() -> None:
-    gone = tuple(f"x{number}" for number in range(8))
-    diagnosis = diagnose(seen(crashed=gone, recorded=(*NODES, *gone)))
-    assert diagnosis.advice[0].startswith("x0, x1, x2, x3, x4 and 3 more: no answer.")
-
-
-def test_unrecorded_crashed_node_needs_no_advice() -> None:
-    assert diagnose(seen(crashed=("x",))).advice == ()
-
-
 def test_unrecorded_member_yields_advice_about_supervisor_list() -> None:
     diagnosis = diagnose(seen({"e": SubscriberState()}))
     assert any(

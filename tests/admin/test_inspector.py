@@ -13,22 +13,19 @@ from skipring.admin import inspector as inspector_module
 from skipring.admin.inspector import Inspection, Inspector, TopicContents, open_inspector
 from skipring.core import log_pages
 from skipring.core.batches import RecordBatch
-from skipring.core.events import Overwritten, Received, UnsubscribeRequested
+from skipring.core.events import Overwritten
 from skipring.core.labels import Label
 from skipring.core.log import MemoryLog, PageLimits
 from skipring.core.log_messages import FetchLog, LogPage, Refused
-from skipring.core.messages import UNRECORDED
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL
 from skipring.core.state import SubscriberState, SupervisorState, legitimate_state
 from skipring.core.subscriber import Subscriber
-from skipring.core.summaries import EMPTY_ROOT
 from skipring.core.trie import PublicationTrie
-from skipring.errors import InputError, SkipringError, UnreachableError
+from skipring.errors import SkipringError, UnreachableError
 from skipring.net.addresses import AddressBook
 from skipring.rpc.client import RpcClient
 from skipring.testing import Cluster
-from skipring.wire.framing import DATA, Frame
 from skipring.wire.rpc import (
     DatabasePage,
     FetchDatabase,
@@ -38,15 +35,13 @@ from skipring.wire.rpc import (
 )
 from skipring.world.adversaries.builders import database_of
 from skipring.world.format import parse_world, render_world
-from skipring.world.legitimacy import Layer, explicit_state, publication_violations, violations
+from skipring.world.legitimacy import explicit_state, publication_violations, violations
 from tests.support.machines import peer
 from tests.support.rings import LiveRing, live_ring, until
 from tests.support.scenes import in_loop
 
 TOPIC = "news"
 STILL_S = 36_000.0  # no tick happens, so the loaded state stays
-
-NO_FRAME = Frame(DATA, b"")  # only a process that forwards messages uses it
 
 
 @asynccontextmanager
@@ -184,21 +179,6 @@ async def test_queued_and_unreachable_nodes_are_in_the_world_file() -> None:
     assert parse_world(render_world(seen.snapshot)) == seen.snapshot
 
 
-@in_loop
-async def test_live_node_outside_the_topic_is_not_a_member() -> None:
-    database = SupervisorState(database=database_of("abc"))
-    async with standing_still(legitimate("abc"), database) as (ring, inspector):
-        node, supervisor = ring.nodes["b"], ring.supervisor
-        node.dispatch(TOPIC, UnsubscribeRequested())
-        node.dispatch(TOPIC, Received(UNRECORDED, SUPERVISOR))
-        await until(lambda: supervisor.counts["Unsubscribe"] == 1)
-        supervisor.dispatch(TOPIC, Overwritten(database))
-        seen = await inspector.inspect(TopicContents.NOTHING)
-    assert seen.snapshot.subscribers["b"] == SubscriberState(member=False)
-    assert "b" not in seen.statuses
-    assert "L0: database: b under label '1' does not want to be a member" in faults(seen)
-
-
 @pytest.mark.heavy
 @in_loop
 async def test_three_thousand_publications_are_read_in_pages_and_once_for_equal_roots(
@@ -297,16 +277,6 @@ async def test_missing_supervisor_raises_one_sentence(monkeypatch: pytest.Monkey
     async with open_inspector(["127.0.0.1:1"], TOPIC) as inspector:
         with pytest.raises(UnreachableError, match=r"nothing listens on 127\.0\.0\.1:1;"):
             await inspector.inspect(TopicContents.NOTHING)
-
-
-@pytest.mark.parametrize(
-    ("address", "topic"), [("nonsense", TOPIC), ("example.org:1", TOPIC), ("127.0.0.1:1", "a\nb")]
-)
-@in_loop
-async def test_invalid_address_or_topic_is_refused(address: str, topic: str) -> None:
-    with pytest.raises(InputError):
-        async with open_inspector([address], topic):
-            pass
 
 
 # -- nodes that lie, change or vanish --------------------------------------------------------
@@ -439,18 +409,6 @@ async def test_endless_invented_nodes_are_abandoned(monkeypatch: pytest.MonkeyPa
 
 
 @in_loop
-async def test_node_with_late_address_is_asked() -> None:
-    def answer(node: NodeId) -> NodeStatus:
-        script.book.learn({"a": "127.0.0.1:1"})
-        return status("a")
-
-    script = Script(one_page("a", "b"), answer)
-    script.book.learn({"b": "127.0.0.1:1"})
-    seen = await script.inspect()
-    assert sorted(seen.statuses) == ["a", "b"]
-
-
-@in_loop
 async def test_unresponsive_node_is_asked_twice_and_node_without_address_never() -> None:
     script = Script(one_page("a", "b"))
     script.book.learn({"b": "127.0.0.1:1"})
@@ -517,11 +475,3 @@ async def test_listing_beyond_the_memory_limit_is_refused(monkeypatch: pytest.Mo
     with pytest.raises(SkipringError, match="too many to be collected"):
         await with_addresses(script, "a").inspect(TopicContents.IDS)
     assert script.asked["FetchLog a"] < 10
-
-
-@in_loop
-async def test_empty_root_is_not_reported_as_a_wrong_digest() -> None:
-    script = Script(one_page("a"), lambda _: status(root=EMPTY_ROOT))
-    seen = await with_addresses(script, "a").inspect(TopicContents.IDS)
-    assert seen.snapshot.subscribers["a"].hashes == {}
-    assert not [fault for fault in violations(seen.snapshot) if fault.layer is Layer.PUBLICATIONS]

@@ -128,18 +128,6 @@ async def test_reading_resumes_at_cursor(tmp_path: Path, as_text: bool) -> None:
             assert topic.cursor().offset == 6
 
 
-async def test_cursor_is_exact_after_block_when_directory_is_closed(tmp_path: Path) -> None:
-    payloads = [b"%d" % number for number in range(200)]
-    async with Cluster(n=0) as cluster:
-        async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
-            await topic.publish_many(payloads)
-        for read in range(30, 200, 47):
-            async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
-                assert await read_payloads(topic, read) == payloads[:read]
-            async with to(cluster, tmp_path) as node, node.subscribe("t", topic.cursor()) as on:
-                assert await read_payloads(on, 200 - read) == payloads[read:]
-
-
 async def test_cursor_inside_a_batch_resumes_exactly(tmp_path: Path) -> None:
     payloads = [b"%d" % number for number in range(RECORDS_MAX + 10)]
     async with Cluster(n=0) as cluster:
@@ -216,19 +204,6 @@ async def test_mismatched_cursor_is_refused_without_joining(tmp_path: Path) -> N
                 await node.subscribe("t", kept).__aenter__()
             with pytest.raises(CursorError, match="data_dir"):
                 other.cursor()
-
-
-async def test_stale_cursor_is_refused_by_subscribe(tmp_path: Path) -> None:
-    async with Cluster(n=0) as cluster:
-        async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
-            await topic.publish(b"x")
-            kept = str(topic.cursor())
-        async with to(cluster, tmp_path / "two") as node:
-            with pytest.raises(CursorError, match="another data directory"):
-                node.subscribe("t", start=kept)
-            async with node.subscribe("t", start="all") as topic:
-                await topic.publish(b"y")
-                assert await read_payloads(topic, 1) == [b"y"]
 
 
 async def test_cursor_is_checked_again_when_block_is_entered(tmp_path: Path) -> None:
@@ -320,13 +295,6 @@ async def test_synced_means_neighbours_have_the_publication() -> None:
         assert len(having) >= 2
         await cluster.until(lambda: news.health().state is HealthState.STABLE)
         assert news.health().reasons == ()
-
-
-async def test_single_member_is_synced_and_stable() -> None:
-    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("own") as own:
-        assert own.health().state is HealthState.JOINING
-        await own.synced(DEADLINE_S)
-        assert own.health().state is HealthState.STABLE
 
 
 async def test_lost_neighbour_is_reported_in_health() -> None:

@@ -67,13 +67,6 @@ def test_table_overrides_top_level_for_its_command_only(file: Path) -> None:
     assert settings("node", "--topic", "news", "--config", str(file))["tick"] == 4.0
 
 
-def test_required_options_may_be_in_the_file(file: Path) -> None:
-    file.write_text('[node]\nsupervisor = "127.0.0.1:1"\ntopic = "a"\nlisten = "127.0.0.1:2"\n')
-    found = settings("node", "--config", str(file))
-    assert (found["supervisors"], found["topics"]) == ("127.0.0.1:1", ("a",))
-    assert found["listen"] == "127.0.0.1:2"
-
-
 def test_list_sets_several_values(file: Path) -> None:
     file.write_text(
         'supervisor = ["127.0.0.1:1", "127.0.0.1:2"]\ntopic = ["a", "b c"]\n'
@@ -84,24 +77,10 @@ def test_list_sets_several_values(file: Path) -> None:
     assert found["topics"] == ("a", "b c")
 
 
-def test_supervisor_list_and_supervisor_table_fit_into_one_file(file: Path) -> None:
-    file.write_text(
-        'supervisors = ["127.0.0.1:1", "127.0.0.1:2"]\n[supervisor]\nlisten = "127.0.0.1:1"\n'
-    )
-    words = ("--config", str(file))
-    assert settings("supervisor", *words)["listen"] == "127.0.0.1:1"
-    assert settings("pub", "news", *words)["supervisors"] == "127.0.0.1:1,127.0.0.1:2"
-
-
 def test_flag_must_be_true_or_false(file: Path) -> None:
     file.write_text("[supervisor]\nchaos = true\n")
     assert settings("supervisor", *LISTEN)["chaos"] is False
     assert settings("supervisor", *LISTEN, "--config", str(file))["chaos"] is True
-
-
-def test_settings_of_other_commands_are_ignored(file: Path) -> None:
-    file.write_text('topic = "a"\nallow-topic = "b"\n[pub]\njson = true\n')
-    assert settings("supervisor", *LISTEN, "--config", str(file))["allow_topic"] == ("b",)
 
 
 def test_variable_can_name_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

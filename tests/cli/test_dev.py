@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 
+import click
 import pytest
 
-from tests.support.commands import COMMAND, DEADLINE_S, ran
+from skipring.errors import InputError
+from tests.support.commands import COMMAND, DEADLINE_S, invoked, ran
 from tests.support.processes import MARK, left_of, nothing_left
 
 
@@ -119,15 +121,9 @@ def test_killed_node_is_reported_with_the_command_that_restarts_it(tmp_path: Pat
         running.run("pub", "news", "hello")
 
 
-def test_port_in_use_is_reported(tmp_path: Path) -> None:
-    with dev(tmp_path) as running:
-        second = ran("dev", "--listen", str(running.port))
-        assert second.returncode == 2
-        assert f"127.0.0.1:{running.port}" in second.stderr
-
-
 @pytest.mark.parametrize(
     "words", [["--listen", "0.0.0.0:1"], ["--nodes", "0"], ["--topic", "", "--listen", "0"]]
 )
 def test_unusable_options_are_refused(words: list[str]) -> None:
-    assert ran("dev", "--no-dashboard", *words).returncode == 2
+    error = invoked("dev", "--no-dashboard", *words).exception
+    assert isinstance(error, InputError | click.UsageError)

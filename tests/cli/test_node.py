@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from skipring.cli import skipring
 from skipring.core.batches import RecordBatch
-from skipring.errors import InputError
+from skipring.errors import InputError, SkipringError
 from skipring.storage.store import LogStore
-from skipring.storage.supervisor_store import SupervisorStore
 from tests.support.batches import payloads_of
 from tests.support.commands import DEADLINE_S, invoked, process, ran, unused_address
 
@@ -38,25 +39,6 @@ def test_supervisor_and_node_print_their_address_and_stop_on_signal(tmp_path: Pa
         assert stopped(first, signal.SIGINT) == 130
     with LogStore.open(tmp_path / "node") as store:
         assert store.topics == []
-
-
-def test_supervisor_keeps_its_database(tmp_path: Path) -> None:
-    with process(
-        "supervisor", "--listen", "127.0.0.1:0", "--tick", TICK, "--data", str(tmp_path)
-    ) as (running, _):
-        assert stopped(running, signal.SIGTERM) == 0
-    with SupervisorStore.open(tmp_path) as store:
-        assert store.load() == {}
-
-
-def test_environment_variable_names_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
-    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
-        monkeypatch.setenv("SKIPRING_SUPERVISOR", address)
-        with process("node", "--topic", "news", "--listen", "127.0.0.1:0", "--tick", TICK) as (
-            running,
-            _,
-        ):
-            assert stopped(running, signal.SIGTERM) == 0
 
 
 @contextmanager
@@ -145,23 +127,22 @@ def test_unsafe_or_invalid_listen_address_is_refused(words: list[str], sentence:
 @pytest.mark.parametrize("name", ["a b", "supervisor", "", "x" * 65])
 def test_invalid_node_name_is_refused(name: str) -> None:
     words = ["--supervisor", "127.0.0.1:1", "--topic", "news", "--listen", "127.0.0.1:0"]
-    result = ran("node", *words, "--name", name)
-    assert result.returncode == 2
-    assert "--name" in result.stderr
+    error = invoked("node", *words, "--name", name).exception
+    assert isinstance(error, SkipringError)
+    assert str(error).startswith("name: ")
 
 
 @pytest.mark.parametrize("tick", ["nan", "inf", "0", "-1", "soon"])
 def test_invalid_tick_is_refused(tick: str) -> None:
-    result = ran("supervisor", "--listen", "127.0.0.1:0", "--tick", tick)
-    assert result.returncode == 2
+    words = ["supervisor", "--listen", "127.0.0.1:0", "--tick", tick]
+    assert CliRunner().invoke(skipring, words).exit_code == 2
 
 
 @pytest.mark.parametrize("command", ["ring", "doctor", "pub", "sub"])
 @pytest.mark.parametrize("address", ["", ",", "here", "127.0.0.1:", "127.0.0.1:99999"])
 def test_invalid_supervisor_address_is_refused(command: str, address: str) -> None:
-    result = ran(command, "news", "--supervisor", address)
-    assert result.returncode == 2
-    assert "--supervisor" in result.stderr
+    error = invoked(command, "news", "--supervisor", address).exception
+    assert isinstance(error, InputError)
 
 
 def test_closed_standard_streams_do_no_harm() -> None:

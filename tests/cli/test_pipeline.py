@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -89,12 +87,3 @@ def test_directory_without_project_is_refused(tmp_path: Path, command: str) -> N
     result = invoked(command, str(tmp_path))
     assert isinstance(result.exception, InputError)
     assert "is no project" in str(result.exception)
-
-
-def test_error_is_one_sentence_with_an_exit_status(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "skipring", "pipeline", "run", str(project(tmp_path / "p"))]
-    command += ["--supervisor", UNUSED_ADDRESS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 4
-    assert done.stderr.startswith("Error: nothing listens on")
-    assert len(done.stderr.splitlines()) == 1

@@ -183,10 +183,3 @@ def test_invalid_options_are_refused(words: list[str], reason: str) -> None:
     done = CliRunner().invoke(skipring, words)
     assert done.exit_code == 2
     assert reason in done.output
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_a_script(shell: str) -> None:
-    done = CliRunner().invoke(skipring, ["completion", shell], prog_name="skipring")
-    assert done.exit_code == 0
-    assert f"_SKIPRING_COMPLETE={shell}_complete" in done.output

@@ -210,19 +210,6 @@ async def test_new_member_gets_history_while_others_publish(wire: Wire, tmp_path
         assert await here.stored() == here.ids | fresh
 
 
-async def test_new_member_that_publishes_meanwhile_loses_nothing(
-    wire: Wire, tmp_path: Path
-) -> None:
-    async with late(wire, tmp_path, repairs=True) as here:
-        newcomer = await here.come()
-        for number in range(30):
-            await here.ring.publish("new", b"fresh %d" % number)
-        fresh = published_by(here.nodes)
-        assert len(fresh) == 30
-        await here.has_all(newcomer, here.ids | fresh)
-        await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
-
-
 async def test_neighbour_that_dies_during_a_backfill_is_replaced(
     wire: Wire, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from time import time_ns
 
 import pytest
 
-from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.batches import RecordBatch
 from skipring.core.effects import Origin
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
@@ -29,7 +29,7 @@ from skipring.testing import Cluster
 from skipring.wire.codec import decode, encode
 from skipring.wire.rpc import DeliveryPage, FetchDeliveries
 from tests.support.batches import batch_of
-from tests.support.connections import healthy_cluster, inspected
+from tests.support.connections import healthy_cluster
 from tests.support.exchanges import logged, the_line
 from tests.support.rings import until
 from tests.wire.samples import the_frame
@@ -292,14 +292,6 @@ async def test_restarted_node_keeps_its_deliveries(tmp_path: Path) -> None:
         assert sorted(key for key, *_ in after.values()) == sorted(made)
 
 
-async def test_delivery_log_is_written_while_the_node_runs(tmp_path: Path) -> None:
-    async with Cluster(n=2, data_dir=tmp_path) as cluster:
-        await publish_all(cluster)
-        trace = cluster.node("n00").logs.trace
-        await cluster.until(lambda: trace.end(TOPIC) == 10 and not trace.is_behind)
-        assert trace.failures == 0
-
-
 async def test_node_starts_with_a_damaged_delivery_log(tmp_path: Path) -> None:
     async with Cluster(n=2, data_dir=tmp_path) as cluster:
         await publish_all(cluster)
@@ -328,28 +320,6 @@ async def test_member_without_disk_reports_only_deliveries_since_it_rejoined() -
         assert min(when for _, when, *_ in found.values()) > max(
             when for _, when, *_ in first.values()
         )
-
-
-async def test_topics_have_their_own_deliveries(tmp_path: Path) -> None:
-    async with Cluster(n=2, data_dir=tmp_path) as cluster:
-        node = cluster.node("n00")
-        for topic in ("a", "b"):
-            node.subscribe(topic)
-            record = BatchRecord(topic.encode())
-            keys = await node.publish(topic, record, record, record)
-            found = await reported(cluster.node("n00"), topic)
-            assert [key for key, *_ in found.values()] == keys
-
-
-async def test_client_program_with_data_directory_keeps_its_delivery_log(tmp_path: Path) -> None:
-    async with Cluster(n=2) as cluster:
-        for count in (1, 2):
-            async with (
-                inspected(cluster.url, tick_s=0.05, data_dir=tmp_path) as node,
-                node.subscribe(TOPIC) as news,
-            ):
-                await news.publish(b"hello")
-                assert len(await reported(node.session.host)) == count
 
 
 # -- a disk that refuses writes ----------------------------------------------------------------

@@ -44,7 +44,7 @@ from tests.support.attacks import (
     send_stream,
     send_streams,
 )
-from tests.support.exchanges import greeting_of, nowhere
+from tests.support.exchanges import LOOPS, greeting_of, nowhere
 from tests.support.rings import TOPIC, LiveRing, live_ring, until
 from tests.wire.samples import SAMPLES
 
@@ -60,6 +60,14 @@ REFUSALS = (
 GROWTH_BYTES_MAX = 16 << 20  # memory kept for 10^4 connections would exceed it
 
 streams = pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
+in_uvloop = pytest.mark.parametrize(
+    "loop",
+    [
+        pytest.param(LOOPS["uvloop"], id="uvloop"),
+        pytest.param(LOOPS["asyncio"], id="asyncio", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
 
 
 def ports(ring: LiveRing) -> list[int]:
@@ -102,6 +110,7 @@ def open_links(ring: LiveRing) -> list[connection_module.PeerConnection]:
 
 @pytest.mark.heavy
 @streams
+@in_uvloop
 @pytest.mark.usefixtures("loop")
 async def test_malformed_frames_leave_nothing_behind(count: int) -> None:
     frames = malformed(Random(1), count)
@@ -143,6 +152,7 @@ def test_each_of_100000_mutations_is_a_message_or_a_wire_error() -> None:
 
 @pytest.mark.heavy
 @streams
+@in_uvloop
 @pytest.mark.usefixtures("loop")
 async def test_mutations_over_sockets_do_no_harm(count: int) -> None:
     rng = Random(3)
@@ -160,6 +170,7 @@ async def test_mutations_over_sockets_do_no_harm(count: int) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["stranger", "n3"], ids=["of a stranger", "of an impostor"])
+@in_uvloop
 @pytest.mark.usefixtures("loop")
 async def test_false_claims_do_no_lasting_harm(name: str) -> None:
     liar = Liar(Random(4), [*NAMES, SUPERVISOR])

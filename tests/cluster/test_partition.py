@@ -62,9 +62,14 @@ async def publish(ring: ProxiedRing, stage: str) -> list[bytes]:
     return made
 
 
-@pytest.mark.parametrize("kind", Cut)
 @pytest.mark.parametrize(
-    "is_cut", [with_supervisor_for_both, with_supervisor_for_one_side], ids=lambda f: f.__name__
+    ("is_cut", "kind"),
+    [
+        (with_supervisor_for_both, Cut.RESET),
+        pytest.param(with_supervisor_for_both, Cut.BLACKHOLE, marks=pytest.mark.slow),
+        pytest.param(with_supervisor_for_one_side, Cut.RESET, marks=pytest.mark.slow),
+        (with_supervisor_for_one_side, Cut.BLACKHOLE),
+    ],
 )
 async def test_two_sides_merge_with_the_publications_of_both(
     is_cut: Callable[[NodeId, NodeId], bool], kind: Cut

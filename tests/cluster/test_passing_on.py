@@ -109,14 +109,6 @@ def test_publication_is_forwarded_unchanged_one_hop_further(
     assert written == []
 
 
-def test_pack_is_forwarded_unchanged_one_hop_further(
-    host: Host, written: list[WireMessage]
-) -> None:
-    pack = (made(0), made(1), made(7))
-    assert host.receive(came(PublishMany(pack, 0))) == [encode(TOPIC, PublishMany(pack, 1))]
-    assert written == []
-
-
 def test_differently_encoded_body_is_forwarded_unchanged(
     host: Host, written: list[WireMessage]
 ) -> None:

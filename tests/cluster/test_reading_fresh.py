@@ -15,7 +15,7 @@ from skipring.core.batches import RECORDS_MAX, RecordBatch
 from skipring.core.effects import Deliver
 from skipring.core.events import Received
 from skipring.core.messages import PublishMany, PublishNew
-from skipring.errors import InputError, SkipringError
+from skipring.errors import InputError
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.storage.store import LogStore
@@ -97,15 +97,6 @@ async def test_batches_are_read_once_and_completely_by_other_members() -> None:
         assert sorted(each.id for each in found) == sorted(ids)
         await cluster.until(lambda: session.reader.end == len(payloads))
         assert reader.lag == 0  # no publication twice
-
-
-async def test_publishing_no_payloads_does_nothing() -> None:
-    async with Cluster(n=0) as cluster, to(cluster) as node:
-        async with node.subscribe(TOPIC) as news:
-            assert await news.publish_many([]) == []
-            assert news.lag == 0
-        with pytest.raises(SkipringError, match="no longer subscribed"):
-            await news.publish_many([])
 
 
 async def test_read_many_returns_available_publications_up_to_the_limit() -> None:

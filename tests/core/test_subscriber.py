@@ -179,7 +179,7 @@ def test_S8_configuration_sets_the_label() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in MESSAGE_TYPES if kind is not SetConfiguration])
 @given(data=st.data())
-@settings(unhurried, max_examples=25)
+@settings(unhurried, max_examples=10)
 def test_S8_no_other_message_changes_a_label(kind: type[Message], data: st.DataObject) -> None:
     host = subscriber(QUARTER)
     host.receive(data.draw(messages(("a", ME, "z", SUPERVISOR), (kind,))))
@@ -451,7 +451,7 @@ EVENTS = st.one_of(
     rule_sets(),
     st.integers(0, 9),
 )
-@settings(unhurried, max_examples=300)
+@settings(unhurried, max_examples=100)
 def test_no_state_and_no_message_can_break_a_subscriber(
     state: SubscriberState,
     events: list[Event],

@@ -538,7 +538,7 @@ def test_S10_corrupted_queue_does_not_make_the_supervisor_send_to_itself() -> No
 
 
 @given(supervisor_states(NODES), st.lists(EVENTS, max_size=8), rule_sets())
-@settings(unhurried, max_examples=300)
+@settings(unhurried, max_examples=100)
 def test_no_state_and_no_message_can_break_a_supervisor(
     state: SupervisorState, events: list[Event], rules: Rules
 ) -> None:

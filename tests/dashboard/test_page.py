@@ -94,19 +94,6 @@ def test_page_works_with_the_keyboard_alone(browser: Browser, calm: Stage) -> No
         expect(page.locator("#as-ring")).to_have_attribute("aria-pressed", "true")
 
 
-def test_cards_show_the_state_of_the_ring(browser: Browser, calm: Stage) -> None:
-    with whole(browser, calm) as reader:
-        page = reader.page
-        expect(page.locator("#topic-rows tr")).to_have_count(1)
-        expect(page.locator("#topic-rows tr")).to_have_attribute("aria-current", "true")
-        expect(page.locator("#topic-rows td").nth(1)).to_have_text(str(N))
-        expect(page.locator("#topic-rows td").last).to_have_text("equal")
-        expect(page.locator("#conditions li[data-state=right]")).to_have_count(4)
-        expect(page.locator("#supervisor-state")).to_contain_text("Answers")
-        expect(page.locator("#bound-text")).to_contain_text("0.912")
-        expect(page.locator("#counts li[data-state=right]")).to_have_count(8)
-
-
 def test_chosen_theme_is_kept(browser: Browser, calm: Stage) -> None:
     with whole(browser, calm) as reader:
         page = reader.page
@@ -155,34 +142,6 @@ def test_lost_connection_is_reported_until_it_returns(browser: Browser, calm: St
         expect(page.locator("#connection-text")).to_have_text("live")
         expect(page.locator("#lost")).to_be_hidden()
         reader.complaints.clear()  # the browser logs an error for the aborted request
-
-
-def test_refused_stream_shows_the_reason_of_the_server(browser: Browser, calm: Stage) -> None:
-    with whole(browser, calm) as reader:
-        page = reader.page
-        why = "the supervisors do not answer; start one"
-        status = HTTPStatus.SERVICE_UNAVAILABLE
-        page.route(
-            "**/api/events**", lambda route: route.fulfill(status=status, json={"error": why})
-        )
-        page.reload()
-        expect(page.locator("#lost")).to_have_text(why)
-        expect(page.locator("#connection-text")).to_have_text("refused")
-        page.unroute("**/api/events**")
-        expect(page.locator("#connection-text")).to_have_text("live")
-        expect(page.locator("#lost")).to_be_hidden()
-        reader.complaints.clear()  # the browser logs an error for the 503
-
-
-def test_uninspected_topics_are_counted(browser: Browser, calm: Stage) -> None:
-    with imagining(browser, calm.dashboard.url) as reader:
-        more = reader.page.locator("#topics-more")
-        tell(reader, "overview", {"topics": [], "supervisors": [], "unlisted": 1200})
-        expect(more).to_have_text("and 1,200 more topics")
-        tell(reader, "overview", {"topics": [], "supervisors": [], "unlisted": 1})
-        expect(more).to_have_text("and 1 more topic")
-        tell(reader, "overview", {"topics": [], "supervisors": [], "unlisted": 0})
-        expect(more).to_be_hidden()
 
 
 def test_arrow_keys_walk_through_the_messages_from_the_log(browser: Browser, calm: Stage) -> None:
@@ -327,16 +286,3 @@ def test_wrong_edge_shows_its_reason_when_pointed_at(browser: Browser, calm: Sta
         assert "should be n008" in str(edge.get_attribute("aria-label"))
         red, green, blue = colour_of(edge, "stroke")
         assert red > 2 * max(green, blue)
-
-
-def test_silent_supervisor_does_not_prevent_publishing(browser: Browser, calm: Stage) -> None:
-    with imagining(browser, calm.dashboard.url) as reader:
-        scene = scene_of(N)
-        scene["supervisor"] |= {
-            "answers": False,
-            "conditions": {"i": 2, "ii": 0, "iii": 1, "iv": 0},
-        }
-        tell(reader, "scene", scene)
-        expect(reader.page.locator("#supervisor-state")).to_contain_text("Publishing continues")
-        expect(reader.page.locator("#conditions [data-state=wrong]")).to_have_count(2)
-        expect(reader.page.locator("#conditions li").first).to_contain_text("2 entries")

@@ -66,19 +66,20 @@ def is_record(owner: ast.ClassDef) -> bool:
     return bool(names & RECORDS)
 
 
-def outside_assignments(tree: ast.Module, known: Iterable[str]) -> list[tuple[int, str]]:
+def outside_assignments(tree: ast.Module, known: Set[str]) -> list[tuple[int, str]]:
     """Return line and text of each assignment to an attribute of another object."""
-    records = {name for each in classes_in(tree) if is_record(each) for name in fields_of(each)}
+    fields = [(each, fields_of(each)) for each in classes_in(tree)]
+    watched = known.difference(*(names for each, names in fields if is_record(each)))
     own = {
         node
-        for each in classes_in(tree)
+        for each, names in fields
         for node in stored(each)
-        if node.attr in fields_of(each) and isinstance(node.value, ast.Name)
+        if node.attr in names and isinstance(node.value, ast.Name)
     }
     return sorted(
         (node.lineno, ast.unparse(node))
         for node in stored(tree)
-        if not is_self(node.value) and node.attr in set(known) - records and node not in own
+        if not is_self(node.value) and node.attr in watched and node not in own
     )
 
 
@@ -238,7 +239,7 @@ def test_count_of_changes_outside_of_methods_only_falls(table: str) -> None:
     ],
 )
 def test_assignment_from_outside_is_found(source: str, expected: list[str]) -> None:
-    found = outside_assignments(ast.parse(source), {"links"})
+    found = outside_assignments(ast.parse(source), frozenset({"links"}))
     assert [text for _, text in found] == expected
 
 

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from tests.support.sharing import HOUSE, SECONDS, SINGLE, SPARK, share_of
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = ("setup", "demo", "test", "check", "slow", "bench", "tables", "faults", "soak")
+TARGETS = {"setup", "demo", "test", "check", "slow", "bench", "tables", "faults", "soak"}
 README = ROOT / "README.md"
 
 
@@ -189,11 +189,10 @@ def test_lock_satisfies_the_requirements_of_the_project() -> None:
 # --- commands --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_make_without_a_target_explains_each_target(target: str) -> None:
+def test_make_without_a_target_explains_each_target() -> None:
     result = run("make")
     assert result.returncode == 0, result.stderr
-    assert re.search(rf"^make {target} +\w", result.stdout, re.MULTILINE), result.stdout
+    assert set(re.findall(r"^make (\w+) +\w", result.stdout, re.MULTILINE)) >= TARGETS
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:
@@ -211,7 +210,8 @@ def test_files_named_in_the_test_distribution_exist() -> None:
     ("nodeid", "share"),
     [
         ("tests/spark/test_source.py::test_a[b::c]", SPARK),
-        ("tests/live/test_pipeline.py::test_a", "tests/live/test_pipeline.py"),
+        ("tests/spark/test_stream.py::test_a", SPARK),
+        ("tests/test_testing.py::test_a", "tests/test_testing.py"),
         ("tests/spark/test_offsets.py::test_a", "tests/spark/test_offsets.py"),
         ("tests/core/test_ring.py::test_a", "tests/core/test_ring.py"),
         ("tests/house/test_names.py::test_a", HOUSE),

@@ -6,8 +6,9 @@ Tests that corrupt private state are counted by file, the others by directory.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from pathlib import PurePosixPath
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support.source_tree import ROOT
 
 COUNTS = ROOT / "tests" / "house" / "private_counts.toml"
 OWN = {"self", "cls"}
+PRIVATE = re.compile(r"(?<!self)(?<!cls)\._[a-z]")
 # Files whose tests corrupt the private state of a machine and observe that it heals.
 CORRUPTING = {
     "core/test_broadcast.py",
@@ -39,13 +41,16 @@ def private_accesses(tree: ast.AST) -> list[tuple[int, str]]:
     )
 
 
-def places() -> Iterator[tuple[str, int, str]]:
-    """Yield file, line and text of each access in the tests."""
-    top = ROOT / "tests"
+@cache
+def places() -> list[tuple[str, int, str]]:
+    """Return file, line and text of each access in the tests."""
+    top, found = ROOT / "tests", []
     for path in sorted(top.rglob("*.py")):
-        name = path.relative_to(top).as_posix()
-        for line, text in private_accesses(ast.parse(path.read_text(encoding="utf-8"))):
-            yield name, line, text
+        source = path.read_text(encoding="utf-8")
+        if PRIVATE.search(source):  # parsing takes long
+            name = path.relative_to(top).as_posix()
+            found += [(name, line, text) for line, text in private_accesses(ast.parse(source))]
+    return found
 
 
 def key_of(name: str) -> str:

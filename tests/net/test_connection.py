@@ -192,14 +192,6 @@ async def test_nothing_is_accepted_from_another_node_behind_an_address() -> None
         assert a.got == []
 
 
-async def test_frame_for_another_node_is_counted_once() -> None:
-    async with hosts("a", "c") as (a, c):
-        a.book.learn({"b": c.address})
-        a.links.send("b", note(1))
-        await until(lambda: is_refused_as_wrong_peer_by(a))
-        assert a.links.counts["wrong peer"] == 1
-
-
 # -- supervisors and clients -----------------------------------------------------------------
 
 
@@ -257,19 +249,6 @@ async def test_client_is_not_mistaken_for_the_node_of_its_name() -> None:
         a.links.send("b", note(1))
         await until(lambda: b.numbers("a") == [1])
         assert a.book.find("b") == b.address, "and not what the client has said"
-
-
-async def test_client_gets_its_answers() -> None:
-    client = Host("c", Role.CLIENT)
-    async with hosts("a") as (a,):
-        try:
-            client.knows(a)
-            client.links.send("a", encode(TOPIC, FindMembers(1, 1)))
-            await until(lambda: a.got == [("client/c#1", FindMembers(1, 1))])
-            a.links.send("client/c#1", encode(TOPIC, MemberList(1, {})))
-            await until(lambda: client.got == [("a", MemberList(1, {}))])
-        finally:
-            await client.links.close()
 
 
 async def test_two_clients_of_one_name_get_their_own_answers() -> None:

@@ -343,25 +343,6 @@ async def test_joining_connection_reports_the_foreign_server(server: Server, sen
         await until(lambda: topic.health().reasons == expected)
 
 
-@of_every_foreign_server
-def test_joining_node_logs_the_foreign_server(server: Server, sentence: str) -> None:
-    async def scene() -> None:
-        async with (
-            server() as address,
-            connect(f"skipring://{address}", tick_s=60.0) as connection,  # no tick is needed
-            connection.subscribe(TOPIC),
-        ):
-
-            def reasons() -> list[str]:
-                found = [each for each in lines() if each["event"] == "supervisor_unreachable"]
-                return [each["reason"] for each in found if each["address"] == address]
-
-            await until(lambda: sentence.format(address) in reasons())
-
-    with logged() as lines:
-        asyncio.run(scene())
-
-
 def test_node_logs_each_reason_once_and_the_reconnection() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:

@@ -74,14 +74,6 @@ def test_first_call_is_within_a_period_and_the_others_have_a_tenth_of_jitter(
     assert abs(sum(gaps) / len(gaps) - 2.0) < 0.05, "and it does not change the pace"
 
 
-def test_timers_started_together_do_not_stay_together(clock: Clock) -> None:
-    firsts = set()
-    for seed in range(10):
-        Timer(lambda: None, 1.0, Random(seed)).start()
-        firsts.add(clock.pending[-1].due)
-    assert len(firsts) == 10
-
-
 def test_calls_never_overlap(clock: Clock) -> None:
     depth = deepest = calls = 0
 
@@ -149,18 +141,3 @@ def test_call_can_stop_its_timer(clock: Clock) -> None:
     clock.run_next()
     assert calls == 1
     assert clock.pending == []
-
-
-def test_stopped_timer_can_be_started_again(clock: Clock) -> None:
-    ticker = Timer(lambda: None, 1.0, Random(1))
-    ticker.start()
-    ticker.stop()
-    ticker.start()
-    assert len(clock.pending) == 1
-
-
-def test_timer_started_twice_has_one_pending_call(clock: Clock) -> None:
-    ticker = Timer(lambda: None, 1.0, Random(1))
-    ticker.start()
-    ticker.start()
-    assert len(clock.pending) == 1

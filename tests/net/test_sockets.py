@@ -19,13 +19,10 @@ from typing import Any
 
 import pytest
 
-from skipring.errors import InputError
 from skipring.net import connection as connection_module
 from skipring.net import sockets as sockets_module
 from skipring.net.handshake_limits import HandshakeLimits
 from skipring.net.sockets import listening_process, why_not_listening
-from skipring.node.process import ProcessPaths, serve_node, serve_supervisor
-from skipring.node.settings import NodeSettings
 from tests.support.exchanges import (
     HELLO,
     Caller,
@@ -36,7 +33,6 @@ from tests.support.exchanges import (
     hosts,
     logged,
     note,
-    nowhere,
     play,
     running,
     the_line,
@@ -365,10 +361,6 @@ def test_listening_process_is_found() -> None:
         assert listening_process(server.getsockname()[1]) == os.getpid()
 
 
-def test_unused_port_has_no_listening_process() -> None:
-    assert listening_process(int(nowhere().rpartition(":")[2])) is None
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @needs_proc
 def test_port_in_use_names_the_process(host: str) -> None:
@@ -406,17 +398,3 @@ def test_every_reason_has_a_remedy(number: int, remedy: str) -> None:
     error = OSError(number, os.strerror(number))
     expected = f"cannot listen on 127.0.0.1:80: {os.strerror(number).lower()}; {remedy}"
     assert why_not_listening("127.0.0.1:80", error) == expected
-
-
-@needs_proc
-def test_supervisor_and_node_name_the_process_at_their_port() -> None:
-    async def start_both(place: ProcessPaths) -> None:
-        with pytest.raises(InputError, match=rf"process {os.getpid()} .* port$"):
-            await serve_supervisor(NodeSettings(), place, print)
-        settings = NodeSettings(supervisors=(nowhere(),))
-        with pytest.raises(InputError, match=rf"process {os.getpid()} .* port$"):
-            await serve_node(settings, place, ("news",), name=None, announce=print)
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        asyncio.run(start_both(ProcessPaths(listen=address)))

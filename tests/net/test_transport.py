@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from random import Random
 
 import pytest
 
@@ -42,20 +41,6 @@ async def test_frames_arrive_in_order_and_once() -> None:
         assert a.counts == b.counts == {}
 
 
-@pytest.mark.usefixtures("loop")
-async def test_large_frames_and_small_ones_keep_their_order() -> None:
-    sizes = [Random(1).choice([0, 10, 5_000, 300_000]) for _ in range(60)]
-    async with hosts("a", "b") as (a, b):
-        a.knows(b)
-        for number, size in enumerate(sizes):
-            a.links.send("b", parcel(number, size))
-            await until(lambda: a.links.peer("b").waiting_bytes < 1 << 21)
-        await until(lambda: len(b.got) == len(sizes))
-        publications = [it.publication for _, it in b.got if isinstance(it, PublishNew)]
-        assert [p.first for p in publications] == list(range(len(sizes)))
-        assert [len(p.records()[0].payload) for p in publications] == sizes
-
-
 async def test_peer_is_not_dialled_before_the_first_frame() -> None:
     async with hosts("a", "b") as (a, b):
         a.knows(b)
@@ -72,24 +57,6 @@ async def test_frames_without_an_address_are_dropped_and_counted() -> None:
             a.links.send("b", note(number))
         await until(lambda: a.counts == {"no address": 3})
         assert not a.links.connections
-
-
-@pytest.mark.usefixtures("loop")
-async def test_answer_uses_the_same_connection() -> None:
-    async with hosts("a", "b") as (a, b):
-        a.knows(b)
-        a.links.send("b", note(1))
-        await until(lambda: b.numbers("a") == [1])
-        b.links.send("a", note(2))
-        await until(lambda: a.numbers("b") == [2])
-        assert len(a.links.connections) == len(b.links.connections) == 1
-
-
-async def test_greeted_peer_can_be_dialled() -> None:
-    async with hosts("a", "b") as (a, b):
-        a.knows(b)
-        a.links.send("b", note(1))
-        await until(lambda: b.book.find("a") == a.address)
 
 
 async def test_one_write_carries_all_frames_of_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,14 +245,6 @@ async def test_frames_queued_before_close_still_arrive() -> None:
             a.links.send("b", note(number))
         await a.links.close()
         await until(lambda: len(b.got) == 100)
-
-
-async def test_closed_transport_accepts_no_connection() -> None:
-    async with hosts("a") as (a,):
-        await a.links.close()
-        with pytest.raises(OSError, match=r"refused|failed"):
-            async with call(a):
-                pass
 
 
 async def test_close_after_send_stops_dialling() -> None:

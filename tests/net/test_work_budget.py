@@ -19,15 +19,13 @@ from skipring.core.log import MemoryLog
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.log_pages import log_page
 from skipring.core.peers import NodeId
-from skipring.net import connection as connection_module
 from skipring.net import work_budget
-from skipring.net.work_budget import SLICE_S, TURN_S, WorkBudget, time_limit
+from skipring.net.work_budget import SLICE_S, TURN_S, WorkBudget
 from skipring.node import arrival_tap
 from skipring.node.arrival_tap import delivery_page
 from skipring.node.status_server import INDEX_SLICE_IDS
 from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import LogStore
-from skipring.wire.chaos import Damage
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import FrameReader
 from skipring.wire.handshake import Role
@@ -109,21 +107,6 @@ def test_waiting_connections_take_turns_and_the_loop_runs_in_between(loop: LoopF
     assert max(map(len, worked.split("."))) <= 2 * TURN_S / SLICE_S, "of one turn"
     assert worked.replace(".", "")[:12] == "aabbccaabbcc"
     assert [worked.count(name) for name in "abc"] == [8, 8, 8]
-
-
-def test_connection_waits_once_however_often_it_is_added() -> None:
-    clock, log = Clock(), list[str]()
-
-    async def scene() -> None:
-        budget = WorkBudget(clock)
-        connection = Connection("a", 1, clock, log)
-        budget.add(connection)
-        budget.add(connection)
-        await turns()
-        assert not budget.is_contended
-
-    play(scene)
-    assert log == ["a"]
 
 
 # -- connections -----------------------------------------------------------------------------
@@ -423,14 +406,6 @@ def test_page_of_deliveries_stops_at_its_budget_and_continues(
     assert found == list(range(100))
 
 
-def test_time_limit_equals_one_turn() -> None:
-    clock = Clock()
-    is_spent = time_limit(clock)
-    assert not is_spent()
-    clock.now_s = TURN_S
-    assert is_spent()
-
-
 # -- the index -------------------------------------------------------------------------------
 
 
@@ -466,8 +441,3 @@ async def test_status_after_a_backfill_follows_slices_of_the_index(
         first = answers[0]
         assert isinstance(first, NodeStatus | LogInfo)
         assert first.count == count
-
-
-def test_chaos_messages_are_requests() -> None:
-    assert set(Damage.__args__) <= REQUEST_TYPES
-    assert connection_module.REQUEST_WAIT_S == work_budget.REQUEST_WAIT_S

@@ -4,7 +4,7 @@ import pytest
 
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.effects import Deliver, Origin
-from skipring.core.messages import Publications, PublishMany, PublishNew, Subscribe
+from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.node.arrival_tap import KEPT, PATIENCE_TICKS, ArrivalTap
 from skipring.wire.limits import ARRIVALS_MAX
 from skipring.wire.rpc import Arrival, FetchArrivals
@@ -103,23 +103,6 @@ def test_repaired_publication_is_recorded_as_repair() -> None:
     assert list(Origin)[seen.origin] is Origin.REPAIR
 
 
-def test_own_publication_has_no_sender() -> None:
-    arrivals = watched()
-    arrivals.on_delivered(TOPIC, delivered(batch(7), origin=Origin.OWN, hops=0))
-    (seen,) = noted(arrivals)
-    assert (seen.sender, list(Origin)[seen.origin], seen.fresh) == (None, Origin.OWN, 1)
-
-
-def test_messages_without_publications_and_other_topics_are_not_recorded() -> None:
-    arrivals = watched()
-    with arrivals.handling(TOPIC, "b", Subscribe("b")):
-        pass
-    with arrivals.handling("sport", "b", PublishNew(batch(1), 0)):
-        arrivals.on_delivered("sport", delivered(batch(1)))
-    arrivals.on_delivered("sport", delivered(batch(2)))
-    assert noted(arrivals) == ()
-
-
 def test_failing_handler_does_not_affect_the_next_message() -> None:
     arrivals = watched()
 
@@ -154,12 +137,6 @@ def test_only_the_last_arrivals_are_kept() -> None:
     for seq in range(KEPT + 5):
         arrivals.on_delivered(TOPIC, delivered(batch(seq), origin=Origin.OWN))
     assert noted(arrivals)[0].seq == 5
-
-
-def test_request_to_a_restarted_node_starts_from_the_beginning() -> None:
-    arrivals = watched()
-    arrivals.on_delivered(TOPIC, delivered(batch(7), origin=Origin.OWN))
-    assert [each.seq for each in noted(arrivals, since=100)] == [7]
 
 
 def test_recording_ends_after_a_while_without_requests() -> None:

@@ -20,7 +20,6 @@ from skipring.core.events import (
 from skipring.core.labels import Label
 from skipring.core.messages import (
     UNRECORDED,
-    CheckLabel,
     Introduce,
     IntroduceShortcut,
     Publications,
@@ -111,29 +110,12 @@ def test_configuration_is_recorded_with_sender_and_time() -> None:
     assert "SetData, Algorithm 4" in found[0].why
 
 
-def test_event_without_change_is_not_recorded() -> None:
-    stage = Stage()
-    stage.legitimate()
-    right = legitimate_state(0, [f"x{i}" if i else "n00" for i in range(8)]).right
-    assert right is not None
-    assert stage.give(Received(CheckLabel(right, Label(0), EdgeKind.LINE), right.node)) == []
-    assert stage.give(Tick()) == []
-
-
 def test_nearer_neighbour_that_introduces_itself_is_explained_by_algorithm_1() -> None:
     stage = Stage()
     stage.load(SubscriberState(label=label("0"), right=peer("1", "b"), ring=peer("1", "b")))
     found = stage.give(Received(Introduce(peer("01", "c"), EdgeKind.LINE, first_hand=True), "c"))
     assert fields(found) == {"right": ("(1, b)", "(01, c)")}
     assert found[0].why == "a nearer neighbour introduced itself (Linearize, Algorithm 1; R2)"
-
-
-def test_neighbour_with_another_label_is_distinguished_from_another_neighbour() -> None:
-    stage = Stage()
-    stage.load(SubscriberState(label=label("0"), right=peer("1", "b"), ring=peer("11", "d")))
-    found = stage.give(Received(Introduce(peer("01", "b"), EdgeKind.LINE, first_hand=True), "b"))
-    assert fields(found) == {"right": ("(1, b)", "(01, b)")}
-    assert "has another label now" in found[0].why
 
 
 def test_departed_neighbour_is_removed_by_b7_and_its_shortcut_stays_open() -> None:
@@ -181,14 +163,6 @@ def test_reference_to_the_node_itself_is_explained_by_b2() -> None:
     assert "(B2)" in found[0].why
 
 
-def test_unrecorded_member_loses_its_label() -> None:
-    stage = Stage()
-    stage.legitimate()
-    found = stage.give(Received(UNRECORDED, SUPERVISOR))
-    assert fields(found) == {"label": ("0", "none")}
-    assert "subscribe again" in found[0].why
-
-
 def test_change_log_of_a_left_topic_is_dropped() -> None:
     stage = Stage()
     stage.legitimate()
@@ -196,14 +170,6 @@ def test_change_log_of_a_left_topic_is_dropped() -> None:
     assert stage.journals.entries(TOPIC)[-1].field == "member"
     stage.give(Received(UNRECORDED, SUPERVISOR))
     assert stage.journals.entries(TOPIC) == ()
-
-
-def test_messages_about_other_topics_leave_no_entry() -> None:
-    stage = Stage()
-    message = CheckLabel(peer("0", "b"), Label(0), EdgeKind.LINE)
-    for number in range(100):
-        stage.journals.handle(f"topic {number}", Received(message, "b"))
-        assert stage.journals.entries(f"topic {number}") == ()
 
 
 def test_only_the_last_changes_are_kept() -> None:

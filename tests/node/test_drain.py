@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
-from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from signal import SIGTERM
@@ -19,7 +17,6 @@ from skipring.core.batches import BatchRecord
 from skipring.core.effects import HeldBy
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import UnconfirmedWarning
-from skipring.node import drain as drain_module
 from skipring.node.drain import Departure, Departures
 from skipring.node.process import hand_over
 from skipring.node.readings import node_readings
@@ -241,17 +238,6 @@ async def test_close_returns_0_when_another_member_has_everything() -> None:
         assert await node.close() == 0
 
 
-async def test_close_leaves_open_subscriptions() -> None:
-    async with Cluster(n=2) as cluster:
-        node = to(cluster)
-        await node.__aenter__()
-        news = node.subscribe(cluster.topic)
-        await news.__aenter__()
-        await news.publish(b"x")
-        assert await node.close() == 0
-        assert b"x" in {p for name in cluster.nodes for p in cluster.payloads(name)}
-
-
 async def test_connection_warns_with_the_number_of_unconfirmed_publications() -> None:
     async with Cluster(n=0) as cluster:
         node = await to(cluster, drain_s=0.3).__aenter__()
@@ -260,17 +246,6 @@ async def test_connection_warns_with_the_number_of_unconfirmed_publications() ->
         with pytest.warns(UnconfirmedWarning, match=r"confirmed: 2; .* memory and are lost"):
             await node.__aexit__(None, None, None)
         assert await node.close() == 2
-
-
-async def test_single_node_with_disk_does_not_wait(tmp_path: Path) -> None:
-    with warnings.catch_warnings(action="error"):
-        async with Cluster(n=0) as cluster:
-            async with to(cluster, tmp_path) as node, AsyncExitStack() as leaving:
-                news = await leaving.enter_async_context(node.subscribe("alone"))
-                await news.publish(b"x")
-                async with asyncio.timeout(SOON_S):
-                    await leaving.aclose()
-            assert await node.close() == 1
 
 
 async def test_single_node_without_disk_waits_for_a_neighbour() -> None:
@@ -282,20 +257,6 @@ async def test_single_node_without_disk_waits_for_a_neighbour() -> None:
             assert await leaving
         assert cluster.payloads(name) == [b"x"]
         assert await node.close() == 0
-
-
-def test_connection_without_supervisor_closes_soon() -> None:
-    async def scene() -> int:
-        async with (
-            asyncio.timeout(SOON_S),
-            skipring.connect("skipring://127.0.0.1:9", tick_s=TICK_S) as node,
-            node.subscribe("news") as news,
-        ):
-            await news.publish(b"x")
-        return await node.close()
-
-    with pytest.warns(UnconfirmedWarning):
-        assert asyncio.run(scene()) == 1
 
 
 def departures_of(machine: object) -> Departures:
@@ -314,15 +275,6 @@ def test_confirmed_batch_is_counted_with_all_its_records() -> None:
     departures.on_held("news", HeldBy("c", (made[0].id,), durable=True))
     assert departures.not_handed_over("news") == 1
     assert list(departures.own_batches["news"]) == [made[1].id]
-
-
-def test_batches_beyond_the_limit_are_counted_without_their_ids(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(drain_module, "OWN_MAX", 4)
-    departures = departures_of(None)
-    departures.on_published("news", [batch_of(b"x", b"y", first=2 * n) for n in range(6)])
-    assert (len(departures.own_batches["news"]), departures.own_counts["news"]) == (4, 12)
 
 
 async def test_own_publications_in_confirmed_ranges_are_not_counted_after_a_timeout() -> None:

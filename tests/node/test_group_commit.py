@@ -155,32 +155,6 @@ async def test_failed_commit_is_not_retried_immediately() -> None:
         assert store.tried == 1
 
 
-async def test_bytes_of_a_running_commit_do_not_count_for_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(group_commit_module, "EAGER_BYTES", 100)
-    with gated() as (store, durability):
-        store.write()
-        durability.on_written(101)  # begins a commit
-        await begun(store)
-        store.write()
-        durability.on_written(100)
-        store.gate.set()
-        await until(lambda: durability.commits == 1)
-        assert (store.tried, durability.unwritten) == (1, 1)
-        durability.on_written(1)
-        await until(lambda: store.tried == 2)
-
-
-async def test_waiting_without_writes_returns_immediately() -> None:
-    with gated() as (store, durability):
-        await durability.wait_durable()
-        durability.request_commit()
-        await GroupCommit(None).wait_durable()
-        assert (durability.commits, store.written) == (0, [])
-        assert durability.unwritten == GroupCommit(None).unwritten == 0
-
-
 async def test_failure_is_raised_for_every_waiter() -> None:
     with gated() as (store, durability):
         store.error = StoreFullError("no room")
@@ -297,23 +271,6 @@ async def test_failed_commit_makes_nothing_durable() -> None:
         await until(lambda: told == ["durable"])
 
 
-async def test_write_included_in_an_earlier_commit_is_durable() -> None:
-    """Commit a write whose publisher was cancelled, and write nothing afterwards."""
-    with gated() as (store, durability):
-        store.door.clear()
-        store.gate.set()
-        store.write()
-        durability.request_commit()
-        await until(lambda: store.tried == 1)
-        store.write()
-        told: list[str] = []
-        durability.call_when_durable(lambda: told.append("durable"))
-        assert told == []
-        store.door.set()
-        await until(lambda: told == ["durable"])
-        assert (store.tried, durability.unwritten) == (1, 0)
-
-
 async def test_publication_is_sent_at_once_and_acknowledged_once_durable(tmp_path: Path) -> None:
     with LogStore.open(tmp_path) as store:
         async with live_ring("other") as ring:
@@ -405,41 +362,6 @@ async def test_commit_in_the_loop_does_not_overtake_a_running_one() -> None:
         assert threading.current_thread() not in store.threads
 
 
-async def test_failed_commit_in_the_loop_is_raised_and_tried_again() -> None:
-    with fast() as (store, durability):
-        store.error = StoreFullError("no room")
-        store.write()
-        told: list[str] = []
-        with pytest.raises(StoreFullError, match="no room"):
-            await durability.wait_durable()
-        assert (durability.failures, durability.unwritten) == (1, 1)
-        assert set(store.threads) == {threading.current_thread()}
-        with pytest.raises(StoreFullError, match="no room"):
-            await durability.wait_durable()
-        assert threading.current_thread() is not store.threads[-1], "the disk may be slow now"
-        store.error = None
-        durability.call_when_durable(lambda: told.append("durable"))
-        await until(lambda: told == ["durable"])
-        assert (durability.error, durability.unwritten) == (None, 0)
-
-
-async def test_commit_in_the_loop_calls_functions_that_wait_for_it() -> None:
-    with fast() as (store, durability):
-        store.error = StoreFullError("no room")
-        store.write()
-        told: list[str] = []
-        durability.call_when_durable(lambda: told.append("durable"))
-        await until(lambda: durability.error is not None)
-        assert told == []
-        store.error = None
-        durability.on_tick()
-        await until(lambda: durability.error is None)
-        assert told == ["durable"]
-        store.write()
-        await durability.wait_durable()
-        assert (told, store.threads[-1]) == (["durable"], threading.current_thread())
-
-
 async def test_commit_of_many_topics_runs_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,24 +384,6 @@ async def test_commit_of_many_topics_runs_in_a_thread(
             assert store.unwritten == store.waiting_logs == 0
     main = threading.current_thread()
     assert [thread is main for thread in threads] == [False, True, True, False]
-
-
-async def test_failed_commit_in_the_loop_raises_an_error_with_the_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with LogStore.open(tmp_path) as store:
-        async with live_ring() as ring:
-            node = await ring.join("alone", store)
-            await publish(node, 1, 10)
-            disk = FullDisk(monkeypatch)
-            monkeypatch.setattr(group_commit_module, "INLINE_WAIT_S_MAX", 60.0)
-            with pytest.raises(StoreFullError, match="disk is full") as failed:
-                await publish(node, 2, 10)
-            assert len(failed.value.ids) == 1
-            assert node.durability.failures >= 1  # a tick may have tried again
-            disk.make_room()
-            await node.resend(TOPIC, failed.value.ids)
-            assert store.log(TOPIC).durable_end == 2
 
 
 # -- full disk ---------------------------------------------------------------------------------

@@ -276,17 +276,6 @@ async def test_flush_timer_runs_only_while_a_topic_waits_for_a_flush(
         await node.close()
 
 
-async def test_closed_node_has_no_flush_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = NodeHost("m", NodeSettings(tick_s=3600.0, flush_s=3600.0), rng=Random(0))
-    node.subscribe(TOPIC)
-    timers = RecordingLoop(monkeypatch)
-    made = batch(b"x", publisher="p", topic=TOPIC)
-    node.dispatch(TOPIC, Received(PublishNew(made), "a"))
-    assert timers.running == 1
-    await node.close()
-    assert timers.running == 0
-
-
 class Ticks:
     """Ticks of the topics of one node, in groups: one for each iteration of the loop."""
 

@@ -100,13 +100,6 @@ async def test_topics_share_no_batch() -> None:
             assert payloads == {topic.encode()}
 
 
-async def test_call_without_records_publishes_nothing() -> None:
-    async with healthy_cluster(n=1) as cluster:
-        node = cluster.node("n00")
-        results = await asyncio.gather(*(node.publish(TOPIC) for _ in range(3)))
-        assert (results, machine_of(node).publications) == ([[], [], []], ())
-
-
 async def test_cancelled_call_publishes_with_the_others() -> None:
     async with healthy_cluster(n=1) as cluster:
         node = cluster.node("n00")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from random import Random
 from urllib.request import urlopen
 
@@ -134,15 +133,6 @@ async def test_supervisor_metrics_count_members_and_requests() -> None:
         assert after["skipring_supervisor_requests_total", ("ReportUnresponsive",)] > 0
 
 
-async def test_commits_of_a_node_are_counted(tmp_path: Path) -> None:
-    async with Cluster(n=2, data_dir=tmp_path) as cluster:
-        await cluster.publish("n01", b"x")
-        seen = values(families(node_readings(cluster.node("n01"))))
-        assert seen["skipring_commits_total", ()] >= 1
-        assert seen["skipring_commit_failures_total", ()] == 0
-        assert seen["skipring_unwritten_publications", ()] == 0
-
-
 # --- readiness ---------------------------------------------------------------------------
 
 
@@ -198,14 +188,6 @@ async def test_readiness_states_the_refusal_of_a_supervisor() -> None:
     finally:
         await node.close()
         await supervisor.close()
-
-
-async def test_supervisor_is_ready_while_it_listens() -> None:
-    async with Cluster(n=0) as cluster:
-        source = partial(supervisor_readings, cluster.supervisor())
-        assert source().unready == ()
-        await cluster.supervisor().close()
-        assert source().unready == ("not listening",)
 
 
 async def test_metrics_are_read_without_the_trie() -> None:

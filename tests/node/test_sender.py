@@ -163,12 +163,6 @@ def test_node_gives_no_hint_about_itself(host: Host) -> None:
     assert host.sent == [("x", IntroduceShortcut(peer("0", "me")), {})]
 
 
-def test_node_without_listen_address_gets_no_hint(host: Host) -> None:
-    host.book.greet("a", "")
-    host.perform(TOPIC, [Send("x", IntroduceShortcut(peer("0", "a")))])
-    assert host.sent == [("x", IntroduceShortcut(peer("0", "a")), {})]
-
-
 # -- messages that cannot be sent ------------------------------------------------------------
 
 
@@ -200,20 +194,6 @@ def test_unencodable_batch_does_not_stop_the_sender(host: Host, batch: RecordBat
     host.perform(TOPIC, [Send("x", PublishNew(batch))])
     assert host.log == []
     assert host.counts == {"not encodable": 1}
-
-
-def test_unencodable_topic_does_not_stop_the_sender(host: Host) -> None:
-    host.perform("\udc00", [Send("x", Digest("a", 1))])
-    assert host.log == []
-    assert host.counts == {"not encodable": 1}
-
-
-def test_unencodable_message_is_tried_once_for_all_receivers(
-    host: Host, encoded: list[object]
-) -> None:
-    host.perform(TOPIC, [Send(to, TOO_BIG) for to in "xyz"])
-    assert host.log == []
-    assert len(encoded) == 1
 
 
 def test_messages_for_supervisors_are_dropped_and_counted_without_any(host: Host) -> None:

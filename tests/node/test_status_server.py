@@ -140,16 +140,6 @@ def test_invalid_entries_are_omitted_and_an_invalid_cursor_is_reset() -> None:
     assert read == SupervisorState(database=(("0", "a"), ("01", None)), next=0, queue=("d",))
 
 
-def test_page_beyond_the_end_is_empty() -> None:
-    machine = supervisor(SupervisorState(database=database_of("ab")), is_repaired=True)
-    page = database_page(machine, FetchDatabase(1, 2**63 - 1))
-    assert (page.total, page.next, page.entries, page.queue) == (2, None, (), ())
-
-
-def test_unknown_topic_has_an_empty_page() -> None:
-    assert database_page(None, FetchDatabase(7, 0)) == DatabasePage(7, 0, 0, 0, None, (), ())
-
-
 def test_changed_database_has_another_digest() -> None:
     machine = supervisor(SupervisorState(database=database_of("abc")), is_repaired=True)
     before = database_page(machine, FetchDatabase(1, 0))

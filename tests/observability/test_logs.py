@@ -79,15 +79,6 @@ def test_unknown_level_or_form_is_refused(given: dict[str, str], message: str) -
         configure_logs(**given)  # type: ignore[arg-type]
 
 
-def test_reconfigured_log_writes_a_line_once(written: io.StringIO) -> None:
-    again = io.StringIO()
-    configure_logs("error", again)
-    logger("links").error("once")
-    logger("links").info("not at all")
-    assert written.getvalue() == ""
-    assert [line["event"] for line in lines(again)] == ["once"]
-
-
 @pytest.mark.parametrize(
     "text",
     ["a\nb", "a\r\nb", "a\u2028b", "a\x85b", "a\x1b[31mb", "a\udc80b", "%s %d {x}", '"}'],
@@ -99,12 +90,6 @@ def test_external_text_stays_on_one_line(text: str, written: io.StringIO) -> Non
     assert written.getvalue().isascii()
     assert "\x1b" not in written.getvalue()
     assert lines(written)[0]["detail"] == text
-
-
-def test_external_text_is_shortened(written: io.StringIO) -> None:
-    logger("links").warning("refused", detail="x" * 10**6, data=b"y" * 10**6)
-    assert len(written.getvalue()) < 1000
-    assert str(lines(written)[0]["detail"]).endswith("xxx...")
 
 
 def test_every_value_can_be_written(written: io.StringIO) -> None:
@@ -213,16 +198,6 @@ def test_terminal_shows_colours_unless_the_environment_forbids_them(
     assert ("\x1b[" in stream.getvalue()) is is_coloured
     plain = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
     assert plain.endswith(r' error    refused  detail="a\x1bb"' + "\n")
-
-
-def test_form_overrides_the_default_of_the_stream() -> None:
-    terminal, pipe = Terminal(), io.StringIO()
-    configure_logs("info", terminal, form="json")
-    logger("links").info("stopped")
-    configure_logs("info", pipe, form="text")
-    logger("links").info("stopped")
-    assert json.loads(terminal.getvalue())["event"] == "stopped"
-    assert re.fullmatch(r"[0-9:]{8} info     stopped\n", pipe.getvalue())
 
 
 # --- in another program --------------------------------------------------------------------

@@ -10,7 +10,7 @@ from skipring.sim.scenario import Scenario, make_scenario
 from skipring.world.adversaries import ADVERSARIES
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("adversary", sorted(ADVERSARIES))
 def test_ring_converges_from_every_adversary_with_live_settings(adversary: str, seed: int) -> None:
     scenario = Scenario(

@@ -139,10 +139,6 @@ def test_certificate_ends_with_its_authority(authority: Path) -> None:
     assert issued.ends == parsed(issued.certificate).not_valid_after_utc
 
 
-def test_certificate_for_the_supervisor_can_be_issued(authority: Path) -> None:
-    assert common_name(parsed(issued_by(authority, "supervisor").certificate)) == "supervisor"
-
-
 def test_every_certificate_has_its_own_serial_and_key(authority: Path) -> None:
     issued = issue_each(authority, ["a", "b", "c"], authority, days=1, hosts=[])
     made = [parsed(each.certificate) for each in issued]
@@ -182,13 +178,6 @@ def test_key_file_is_private_before_its_first_byte_is_written(
     monkeypatch.setattr(os, "fdopen", spying)
     make_authority(tmp_path, days=1)
     assert seen == [(0o600, 0), (0o644, 0)]
-
-
-def test_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    make_authority(tmp_path, days=1)
-    assert mode(tmp_path) == 0o755
-    assert names_in(tmp_path) == {"ca.pem", "ca.key"}
 
 
 @pytest.mark.parametrize("there", ["ca.pem", "ca.key", "ann.pem", "ann.key"])
@@ -281,11 +270,6 @@ def test_lifetime_out_of_range_is_refused(authority: Path, tmp_path: Path, days:
     with pytest.raises(InputError, match=f"valid for 1 to 36500 days, not {days}"):
         make_authority(tmp_path / "other", days=days)
     assert not (tmp_path / "other").exists()
-
-
-def test_longest_lifetime_is_possible(tmp_path: Path) -> None:
-    authority = make_authority(tmp_path, days=36_500)
-    assert not issued_by(authority, days=36_499).is_cut
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from skipring.core.messages import (
     PublishNew,
     Subscribe,
     TrieEqual,
-    Unsubscribe,
     Want,
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind
@@ -31,7 +30,7 @@ from skipring.sim.network_faults import Delay, Fault
 from skipring.sim.schedulers import RandomOrder
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.snapshot import Parcel, Snapshot
-from tests.support.batches import batch, batch_of, with_rows
+from tests.support.batches import batch, with_rows
 from tests.support.conversations import at, place, standing_ring
 
 RING = standing_ring("abcd")
@@ -104,19 +103,6 @@ def test_order_of_shortcuts_does_not_affect_the_run() -> None:
 # --- steps -----------------------------------------------------------------------------
 
 
-def test_processes_are_the_supervisor_and_the_live_nodes() -> None:
-    world = world_of(RING)
-    world.crash("b")
-    assert world.processes() == [SUPERVISOR, "a", "c", "d"]
-
-
-def test_messages_of_a_tick_are_counted_and_in_the_channels() -> None:
-    world = world_of(NEWCOMER)
-    world.tick("a")
-    assert world.channels == [Parcel(SUPERVISOR, Subscribe("a"), "a", 0)]
-    assert (world.events, world.messages, world.sent) == (1, 1, {Subscribe: 1})
-
-
 def test_delivery_is_one_event_and_its_answers_are_sent_in_this_round() -> None:
     world = world_of(NEWCOMER)
     world.end_round()
@@ -146,11 +132,6 @@ def test_event_of_a_dead_node_is_counted_without_effect() -> None:
     assert (world.events, world.messages) == (2, 0)
 
 
-def test_end_round_advances_the_round() -> None:
-    world = run(world_of(RING), 3)
-    assert world.round == 3
-
-
 # --- requests of the application and the detector --------------------------------------
 
 
@@ -162,22 +143,6 @@ def test_new_node_sends_a_subscription() -> None:
     assert world.events == 0
 
 
-def test_departed_node_subscribes_again() -> None:
-    leaver = {"z": SubscriberState(member=False)}
-    world = world_of(replace(RING, subscribers=RING.subscribers | leaver))
-    machine = world.subscribers["z"]
-    world.subscribe("z")
-    assert world.subscribers["z"] is machine
-    assert machine.member
-
-
-def test_member_sends_an_unsubscription() -> None:
-    world = world_of(RING)
-    world.unsubscribe("b")
-    assert not world.subscribers["b"].member
-    assert world.channels == [Parcel(SUPERVISOR, Unsubscribe("b"), "b", 0)]
-
-
 def test_publication_is_stored_delivered_and_sent_to_all_neighbours() -> None:
     world = world_of(RING)
     world.publish("c", b"news")
@@ -187,17 +152,6 @@ def test_publication_is_stored_delivered_and_sent_to_all_neighbours() -> None:
     assert {type(parcel.message) for parcel in world.channels} == {PublishNew}
     assert (world.deliveries.published, world.deliveries.received) == (1, 0)
     assert world.events == 0
-
-
-def test_records_of_one_call_are_one_publication() -> None:
-    world = world_of(RING)
-    world.publish("c", b"one", b"two")
-    world.publish("c", b"three")
-    assert world.subscribers["c"].publications == (
-        batch_of(b"one", b"two", publisher="c", topic=world.topic),
-        batch(b"three", publisher="c", first=2, topic=world.topic),
-    )
-    assert world.deliveries.published == 2
 
 
 def test_publication_reaches_every_member_and_every_copy_is_counted() -> None:
@@ -227,11 +181,6 @@ def test_spread_publications_have_hops_and_repaired_ones_have_none() -> None:
     assert deliveries.by_origin == {Origin.SPREAD: 1, Origin.REPAIR: 1}
     assert (deliveries.hops_mean, deliveries.hops_max) == (5.0, 5)
     assert (deliveries.received, deliveries.copies, deliveries.duplicates) == (2, 3, 1)
-
-
-def test_hops_are_0_without_deliveries() -> None:
-    deliveries = world_of(RING).deliveries
-    assert (deliveries.hops_mean, deliveries.hops_max, deliveries.duplicates) == (0.0, 0, 0)
 
 
 def test_corrupt_row_is_discarded() -> None:

@@ -319,11 +319,6 @@ def test_oracle_replaces_the_failure_detector_if_eager_or_requested() -> None:
     assert late.incidents() == (OracleDetector(3),)
 
 
-def test_default_scenario_has_no_warm_up() -> None:
-    scenario = make_scenario({})
-    assert scenario.warm_up_rounds == 0
-
-
 def test_publications_of_the_scenario_are_scattered_over_the_start() -> None:
     start = make_scenario({"n": 8, "publications": 30}).start()
     held = {row.id for state in start.subscribers.values() for row in state.publications}
@@ -345,13 +340,6 @@ def test_run_does_not_end_before_the_last_publishing_round() -> None:
     simulation = Simulation(make_scenario({"n": 4, "publish": {"rounds": 30}, "closure": 0}))
     assert simulation.run().published == 30
     assert simulation.world.round >= 30
-
-
-@pytest.mark.parametrize("spread", Spread)
-def test_configuration_has_the_spread_of_the_scenario(spread: Spread) -> None:
-    for mode in Mode:
-        scenario = make_scenario({"spread": spread.value, "mode": mode.value})
-        assert scenario.protocol.spread is spread
 
 
 def test_mode_paper_floods_by_default() -> None:
@@ -378,10 +366,6 @@ def test_disabled_rules_are_off() -> None:
 
 
 # --- the named scenarios ---------------------------------------------------------------
-
-
-def test_named_scenarios_exist() -> None:
-    assert len(FILES) >= 6
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -125,16 +125,6 @@ def test_sync_delivers_all_present_messages_then_ticks_every_process() -> None:
         assert Counter(processes) == Counter(PROCESSES)
 
 
-def test_sync_shuffles_messages() -> None:
-    numbers = [
-        number_of(parcel)
-        for parcel in deliveries(
-            Diary(replace(RING, channels=numbered(30))).pass_round(Synchronous())
-        )
-    ]
-    assert sorted(numbers) == list(range(30)) != numbers
-
-
 # --- delay -----------------------------------------------------------------------------
 
 
@@ -292,11 +282,3 @@ def test_every_process_ticks_eventually(make: Callable[[], Scheduler]) -> None:
     for _ in range(10):
         ticked = {node for _ in range(20) for node in ticks(world.pass_round(scheduler))}
         assert ticked == PROCESSES
-
-
-@every_scheduler
-def test_empty_world_has_rounds(make: Callable[[], Scheduler]) -> None:
-    world, scheduler = Diary(Snapshot(subscribers={})), make()
-    for _ in range(3):
-        assert set(ticks(world.pass_round(scheduler))) == {SUPERVISOR}
-    assert world.round == 3

@@ -41,11 +41,3 @@ def test_neighbours_of_the_same_style_are_one_span() -> None:
         (1, 3, "red"),
         (3, 4, "blue"),
     ]
-
-
-def test_text_that_does_not_fit_beside_a_spot_is_omitted() -> None:
-    canvas = Canvas(Size(9, 2))
-    canvas.put_beside((8, 0), "far", "")
-    canvas.put_beside((5, 1), "1", "")
-    canvas.put_beside((5, 1), "2", "")
-    assert [line.plain for line in canvas.lines()] == [" " * 9, "       1 "]

@@ -171,27 +171,6 @@ def test_node_that_lacks_publications_is_counted_and_named() -> None:
     assert scene.legitimate  # the ring is legitimate; its publications are a separate matter
 
 
-def test_nodes_with_fewer_publications_lack_some_even_if_they_are_the_majority() -> None:
-    whole = legitimate()
-    ahead = status_of(whole.subscribers["n1"], count=1, root=b"r" * DIGEST_BYTES)
-    scene = drawn(whole, n1=ahead)
-    reasons = {each.node: each.reasons for each in scene.nodes}
-    assert reasons.pop("n1") == ()
-    assert reasons == {node: (f"{node} has 0 of 1 publications",) for node in reasons}
-
-
-def test_equal_counts_may_be_different_publications() -> None:
-    whole = legitimate()
-    states = whole.subscribers
-    full = {
-        node: status_of(state, count=5, root=b"r" * DIGEST_BYTES) for node, state in states.items()
-    }
-    other = status_of(states["n1"], count=5, root=b"x" * DIGEST_BYTES)
-    scene = drawn(whole, **(full | {"n1": other}))
-    (node,) = (each for each in scene.nodes if each.reasons)
-    assert (node.node, node.reasons) == ("n1", ("n1 has 5, but not the same publications",))
-
-
 @pytest.mark.parametrize("code", sorted(ADVERSARIES))
 def test_any_state_of_a_topic_can_be_drawn(code: str) -> None:
     world = ADVERSARIES[code].build(9, Random(1))

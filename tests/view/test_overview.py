@@ -14,7 +14,6 @@ from skipring.node import supervisor_host as supervisor_host_module
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.testing import Cluster
-from skipring.view import overview
 from skipring.view.overview import (
     REQUESTS_BOUND,
     WINDOW_TICKS,
@@ -25,7 +24,6 @@ from skipring.view.overview import (
     most_common,
     requests_max,
 )
-from tests.support.batches import batch_of
 from tests.support.scenes import in_loop, inside
 from tests.view.observed import PATIENCE_S, observed
 
@@ -45,14 +43,6 @@ def test_pace_starts_again_after_a_restart() -> None:
     assert pace.add(5, at=2) == 2
 
 
-def test_pace_states_its_time_span() -> None:
-    pace = Pace(window=10)
-    assert pace.span == 0
-    pace.add(5, at=3)
-    pace.add(9, at=5)
-    assert pace.span == 2
-
-
 @pytest.mark.parametrize("ticks", [1, 2, 5, WINDOW_TICKS])
 def test_requests_of_a_legitimate_pair_stay_below_the_maximum(ticks: int) -> None:
     rng = Random(ticks)
@@ -65,11 +55,6 @@ def test_requests_of_a_legitimate_pair_stay_below_the_maximum(ticks: int) -> Non
 def test_twice_the_requests_of_legitimate_rings_exceed_the_maximum_in_a_full_window() -> None:
     assert REQUESTS_BOUND < requests_max([WINDOW_TICKS]) < 2 * REQUESTS_BOUND
     assert requests_max([WINDOW_TICKS] * 16) < 16 * 1.3 * REQUESTS_BOUND
-
-
-def test_topic_seen_once_adds_nothing_to_the_maximum() -> None:
-    assert requests_max([]) == requests_max([0]) == 0
-    assert requests_max([5, 0]) == requests_max([5])
 
 
 @inside(observed, n=2)
@@ -107,16 +92,6 @@ async def test_topic_is_listed_with_members_publications_and_lag(
     assert (topic.lag, topic.roots, topic.differs) == (1, 2, ("n00",))
 
 
-@inside(observed, n=1)
-async def test_topic_is_listed_with_the_number_of_records_and_not_of_batches(
-    cluster: Cluster, observer: Observer, /
-) -> None:
-    given = batch_of(b"x", b"y", b"z", publisher="p", topic=cluster.topic)
-    await observer.client.publish(cluster.topic, [given])
-    (topic,) = (await observer.overview()).topics
-    assert topic.publications == 3
-
-
 @inside(observed, n=2, supervisors=3)
 async def test_every_supervisor_is_listed_with_its_topics(
     cluster: Cluster, observer: Observer, /
@@ -132,15 +107,6 @@ async def test_every_supervisor_is_listed_with_its_topics(
     assert sum(row.topics for row in seen.supervisors) == 13
     assert sum(row.members for row in seen.supervisors) == 14
     assert all(row.answers for row in seen.supervisors)
-
-
-@inside(observed, n=2)
-async def test_requests_are_counted_in_intervals(cluster: Cluster, observer: Observer, /) -> None:
-    before = (await observer.overview()).supervisors[0].ticks
-    async with asyncio.timeout(PATIENCE_S):
-        while (seen := await observer.overview()).supervisors[0].ticks < before + 20:
-            pass
-    assert 0 <= seen.supervisors[0].requests < 20
 
 
 @inside(observed, n=3)
@@ -224,22 +190,6 @@ async def test_failed_topic_does_not_hide_the_others(
     seen = await observer.overview()
     assert [each.topic for each in seen.topics] == ["news"]
     assert seen.unlisted == 1
-
-
-@inside(observed, n=1)
-async def test_number_of_inspected_topics_is_limited(
-    cluster: Cluster, observer: Observer, /, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(overview, "TOPICS_MAX", 1)
-    for number in range(4):
-        cluster.node("n00").subscribe(f"t{number}")
-    while (await observer.overview()).supervisors[0].topics < 5:
-        pass
-    for number in range(4):
-        await observer.inspect(f"t{number}")
-    seen = await observer.overview()
-    assert [each.topic for each in seen.topics] == ["news", "t0"]
-    assert (len(observer.inspections), seen.unlisted) == (2, 3)
 
 
 @in_loop

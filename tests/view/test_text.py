@@ -73,15 +73,6 @@ def test_each_node_is_drawn_at_the_position_of_its_label(n: int, size: Size) -> 
     )
 
 
-def test_quarter_positions_are_at_top_right_bottom_and_left() -> None:
-    assert [spot(Label.parse(bits), SIZE) for bits in ("0", "01", "1", "11")] == [
-        (23, 0),
-        (39, 8),
-        (23, 16),
-        (7, 8),
-    ]
-
-
 def test_every_label_of_a_ring_of_16_is_beside_its_node() -> None:
     rows = draw(legitimate(16))
     for index in range(16):
@@ -94,11 +85,6 @@ def test_every_label_of_a_ring_of_16_is_beside_its_node() -> None:
 
 def test_all_rows_have_the_requested_width() -> None:
     assert {len(row) for row in draw(legitimate(64))} == {SIZE.columns}
-
-
-def test_text_is_drawn_in_the_centre() -> None:
-    rows = plain(draw_ring(layout(legitimate(4)), SIZE, centre=[Text("round 3")]))
-    assert rows[8][20:27] == "round 3"
 
 
 # --- marks -----------------------------------------------------------------------------
@@ -231,21 +217,6 @@ def test_sound_edges_are_drawn_by_level_and_broken_ones_with_gaps() -> None:
     assert dots(broken, "magenta") == 0
     assert 0 < dots(broken, "red") < dots(whole, "magenta") + dots(whole, "blue")
     assert 0 < dots(broken, "blue") < dots(whole, "blue")
-
-
-def test_chord_between_the_first_two_labels_crosses_the_centre() -> None:
-    rows = draw(legitimate(16))
-    column, bottom = spot(Label.parse("1"), SIZE)
-    assert all(is_dotted(rows[row][column]) for row in range(1, bottom))
-
-
-@pytest.mark.parametrize("n", [2, 3, 4, 16])
-def test_drawn_ring_is_closed(n: int) -> None:
-    rows = draw(legitimate(n))
-    for turn in range(32):
-        x, y = on_ellipse(f"{turn:05b}", SIZE)
-        around = "".join(row[x - 2 : x + 3] for row in rows[max(y - 1, 0) : y + 2])
-        assert any(is_dotted(each) or each == RIGHT for each in around), turn
 
 
 def test_ascii_ring_has_an_outline_and_no_chords() -> None:

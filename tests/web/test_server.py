@@ -71,14 +71,3 @@ async def test_incomplete_request_is_closed_after_a_while(
 async def test_partial_request_after_a_complete_one_is_closed(port: int, /) -> None:
     came = await rest_of(port, HEAD + b"\r\n" + HEAD)
     assert came.count(b"HTTP/1.1 ") == 1
-
-
-@inside(dashboard_port)
-async def test_request_sent_in_two_parts_is_answered(port: int, /) -> None:
-    reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    writer.write(HEAD)
-    await writer.drain()
-    await asyncio.sleep(0)
-    writer.write(b"\r\n")
-    assert (await reader.read(1 << 16)).startswith(b"HTTP/1.1 ")
-    writer.transport.abort()

@@ -1,7 +1,6 @@
 """Adversaries: each initial state matches its title, for every number of subscribers."""
 
 import os
-import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -50,8 +49,8 @@ CODES = (
     *("A20", "A21", "A22", "A30", "A31", "A32", "A36", "A37", "A41", "A42", "A43", "A44"),
     *("A45", "A46", "A47", "A60", "A61", "A62", "A63", "A64", "A65", "A66"),
 )
-SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 64)
-LARGE = (16, 17, 64)
+SIZES = (1, 2, 3, 5, 17, 64)
+LARGE = (17, 64)
 
 # The number of subscribers from which a state is illegitimate; below, it cannot be built.
 ILLEGITIMATE_FROM = dict.fromkeys(("A06", "A10", "A11", "A20", "A32", "A36", "A43", "A44"), 2) | {
@@ -131,17 +130,6 @@ def test_catalogue_is_complete_and_in_order() -> None:
     assert len({adversary.title for adversary in ADVERSARIES.values()}) == len(CODES)
 
 
-def test_catalogue_is_immutable() -> None:
-    with pytest.raises(TypeError):
-        del ADVERSARIES["A00"]
-
-
-def test_adversary_can_be_pickled() -> None:
-    for adversary in ADVERSARIES.values():
-        copy = pickle.loads(pickle.dumps(adversary.build))
-        assert copy(5, Random("0")) == adversary.build(5, Random("0"))
-
-
 def test_only_a46_keeps_crashing() -> None:
     rounds = {code: a.crash_rounds for code, a in ADVERSARIES.items() if a.crash_rounds}
     assert rounds == {"A46": (2, 4, 6, 8)}
@@ -185,12 +173,6 @@ def test_order_of_ids_is_the_order_of_numbers(code: str, n: int) -> None:
     nodes = sorted([*snapshot.subscribers, *snapshot.crashed])
     assert nodes == [f"n{number:04}" for number in range(len(nodes))]
     assert list(snapshot.subscribers) == sorted(snapshot.subscribers)
-
-
-def test_many_names_keep_their_order() -> None:
-    nodes = list(legitimate_world(10_001, Random("0")).subscribers)
-    assert [int(node[1:]) for node in nodes] == list(range(10_001))
-    assert nodes == sorted(nodes)
 
 
 @every_code
@@ -268,11 +250,6 @@ def test_legitimate_world_is_legitimate(n: int) -> None:
     snapshot = legitimate_world(n, Random(f"{n}"))
     assert list(violations(snapshot)) == []
     assert snapshot.channels == snapshot.crashed == ()
-
-
-def test_assignment_of_labels_is_shuffled() -> None:
-    nodes = recorded(legitimate_world(64, Random("0")))
-    assert nodes != sorted(nodes, key=str)
 
 
 # -- the database ----------------------------------------------------------------------------
@@ -408,13 +385,6 @@ def test_a43_swaps_two_entries(n: int) -> None:
     (one, bits_of_one), (other, bits_of_other) = wrong
     assert snapshot.subscribers[one].label.bits == bits_of_other
     assert snapshot.subscribers[other].label.bits == bits_of_one
-
-
-@pytest.mark.parametrize("n", [16, 64])
-def test_a43_swaps_leaves(n: int) -> None:
-    snapshot = world("A43", n)
-    wrong = [v for v in violations(snapshot) if v.layer is Layer.SHORTCUTS]
-    assert wrong == []
 
 
 @every_size
@@ -609,10 +579,6 @@ def test_labels_are_a_little_too_long_in_a15_and_up_to_64_bits_in_a16(n: int) ->
     assert 32 < longest("A16") <= LABEL_BITS
 
 
-def test_a46_starts_like_a15() -> None:
-    assert ADVERSARIES["A46"].builder is ADVERSARIES["A15"].builder
-
-
 # -- crashed, leaving ------------------------------------------------------------------------
 
 
@@ -741,15 +707,6 @@ def test_publications_of_a_catalogued_world_have_the_given_number_of_records(cod
         assert {row.count for row in found} == ({batch} if adversary.has_publications else set())
 
 
-@pytest.mark.parametrize("code", [code for code in CODES if ADVERSARIES[code].has_publications])
-def test_number_of_records_changes_nothing_else(code: str) -> None:
-    one, many = (ADVERSARIES[code].build(5, Random(code), batch=batch) for batch in (1, 256))
-    assert [row.publisher for row in publications_of(one)] == [
-        row.publisher for row in publications_of(many)
-    ]
-    assert one.supervisor == many.supervisor
-
-
 def holders(snapshot: Snapshot) -> Counter[bytes]:
     """Return how many members hold each publication or are about to receive it."""
     held = [row.id for state in snapshot.subscribers.values() for row in state.publications]
@@ -773,20 +730,6 @@ def test_each_scattered_publication_is_at_some_members_or_in_a_channel(code: str
     assert after.channels[: len(before.channels)] == before.channels
     assert all(parcel.to in members for parcel in new)
     assert {type(parcel.message) for parcel in new} == {PublishNew, Publications}
-
-
-def test_nothing_is_scattered_without_members() -> None:
-    nobody = Snapshot(subscribers={"a": SubscriberState(member=False)})
-    assert scatter(nobody, 40, Random("0")) is nobody
-    assert scatter(world("A00", 3), 0, Random("0")) is world("A00", 3)
-
-
-def test_scattering_adds_to_the_existing_publications() -> None:
-    before = world("A19", 8)
-    after = scatter(before, 5, Random("0"))
-    for node, state in after.subscribers.items():
-        held = before.subscribers[node].publications
-        assert state.publications[: len(held)] == held
 
 
 # -- memory of the machines ------------------------------------------------------------------

@@ -32,7 +32,6 @@ from skipring.core.messages import (
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.state import (
-    LivenessState,
     NumberState,
     SubscriberMemory,
     SubscriberState,
@@ -174,15 +173,6 @@ def test_optional_keys_default_to_empty() -> None:
     assert snapshot.subscribers == {"a": SubscriberState(), "b": SubscriberState()}
 
 
-def test_counters_digests_and_queue_are_parsed() -> None:
-    tree = world_of(silence={"b": [-3, 64, True]}, digests={"x": 2**64 - 1})
-    tree["supervisor"]["queue"] = ["b", "a"]
-    snapshot = parse(tree)
-    assert snapshot.subscribers["a"].silence == {"b": LivenessState(-3, 64, pending=True)}
-    assert snapshot.subscribers["a"].digests == {"x": 2**64 - 1}
-    assert snapshot.supervisor.queue == ("b", "a")
-
-
 RECORD = {"payload": "aGVsbG8=", "time": 7, "key": "", "headers": {"h": "é"}}
 OTHER = {"payload": ""}
 RECORDS = (BatchRecord(b"hello", 7, b"", {"h": "é"}), BatchRecord(b""))
@@ -222,11 +212,6 @@ def test_publication_without_a_payload_is_opaque() -> None:
     assert publication_of(id="ab" * 32, count=3) == RecordBatch("p", 5, 3, b"", id=key)
 
 
-def test_publication_with_a_body_keeps_it() -> None:
-    expected = RecordBatch("p", 5, 2, b"hello").with_id("news")
-    assert publication_of(body="aGVsbG8=", count=2) == expected
-
-
 @pytest.mark.parametrize("topic", ["news", "sport"])
 @pytest.mark.parametrize("fields", [OTHER, RECORD, {"records": [RECORD, OTHER]}, {}, {"id": None}])
 def test_publication_without_an_id_gets_the_id_of_its_fields_in_the_topic(
@@ -236,13 +221,6 @@ def test_publication_without_an_id_gets_the_id_of_its_fields_in_the_topic(
         parse(world_publishing(**fields) | {"topic": topic}).subscribers["a"].publications
     )
     assert publication.id == publication.id_in(topic)
-
-
-def test_publication_with_a_wrong_id_keeps_it() -> None:
-    tree = world_publishing(payload="aGVsbG8=", id="ab" * 32)
-    (publication,) = parse(tree).subscribers["a"].publications
-    assert publication.id == b"\xab" * 32
-    assert parse_world(render_world(parse(tree))) == parse(tree)
 
 
 def test_hashes_are_parsed_by_prefix() -> None:
@@ -299,24 +277,6 @@ def test_publications_in_flight_are_parsed_like_stored_ones() -> None:
     ]
 
 
-@pytest.mark.parametrize("cursor", [0, 10**30, 10**4000])
-def test_cursor_next_may_be_any_integer(cursor: int) -> None:
-    tree = world_with("supervisor", "next", value=cursor)
-    assert parse(tree).supervisor.next == cursor
-    assert parse_world(render_world(parse(tree))) == parse(tree)
-
-
-@pytest.mark.parametrize("topic", ["n", "é" * 127, "a topic: 1/2"])
-def test_topic_may_be_any_short_text(topic: str) -> None:
-    assert parse(world(topic=topic)).topic == topic
-
-
-def test_references_may_name_any_known_node_and_the_supervisor() -> None:
-    assert state_of_a(left=["0", "a"], right=["1", "supervisor"], ring=["01", "x"]) == (
-        SubscriberState(left=Peer(L0, "a"), right=Peer(L1, SUPERVISOR), ring=Peer(L01, "x"))
-    )
-
-
 def test_order_of_keys_does_not_affect_the_simulation() -> None:
     tree = world_of(shortcuts={"1": "b", "0": "a"})
     tree["subscribers"] = dict(reversed(tree["subscribers"].items()))
@@ -366,24 +326,12 @@ def test_database_keeps_an_invalid_label(bits: str) -> None:
     assert snapshot.supervisor.database == ((bits, "a"), (bits, None))
 
 
-def test_label_may_have_4096_characters() -> None:
-    bits = "0" * 4096
-    snapshot = parse(world_with("supervisor", "database", value=[[bits, "a"]]))
-    assert snapshot.supervisor.database == ((bits, "a"),)
-    assert state_of_a(label=bits).label is None
-
-
 @pytest.mark.parametrize("bits", [*NEVER, None])
 def test_invalid_label_outside_the_database_is_null_and_its_references_are_dropped(
     bits: str | None,
 ) -> None:
     state = state_of_a(label=bits, left=[bits, "b"], right=["1", "b"], ring=[bits, "x"])
     assert state == SubscriberState(right=Peer(L1, "b"))
-
-
-@pytest.mark.parametrize("bits", NEVER)
-def test_shortcut_under_an_invalid_label_is_dropped(bits: str) -> None:
-    assert state_of_a(shortcuts={bits: "b", "1": None}).shortcuts == {L1: None}
 
 
 @pytest.mark.parametrize("bits", [*NEVER, None])
@@ -400,11 +348,6 @@ def test_message_with_an_invalid_label_is_dropped(bits: str | None) -> None:
         SetConfiguration(None, None, Peer(L1, "b")),
         Subscribe(None),
     ]
-
-
-def test_reference_to_null_is_dropped() -> None:
-    assert state_of_a(left=["0", None]) == SubscriberState()
-    assert messages_of({"type": "IntroduceShortcut", "peer": ["0", None]}) == []
 
 
 # --- errors ----------------------------------------------------------------------------
@@ -679,10 +622,6 @@ def test_publication_is_written_with_the_shortest_fields(
     assert parse_world(written) == snapshot
 
 
-def test_world_file_ends_with_a_line_break() -> None:
-    assert render_world(Snapshot(subscribers={})).endswith("}\n")
-
-
 def test_hashes_are_written_by_their_bits_and_empty_hashes_are_not() -> None:
     states = {
         "a": SubscriberState(hashes={Prefix.parse("01"): b"\xab" * 16, ALL: b"\x00" * 16}),
@@ -718,10 +657,9 @@ def test_default_field_of_a_message_is_left_out() -> None:
     ]
 
 
-@pytest.mark.parametrize("publications", [0, 20])
 @pytest.mark.parametrize("code", ADVERSARIES)
-def test_every_start_and_its_successors_survive_a_round_trip(code: str, publications: int) -> None:
-    scenario = make_scenario({"n": 9, "adversary": code, "publications": publications})
+def test_every_start_and_its_successors_survive_a_round_trip(code: str) -> None:
+    scenario = make_scenario({"n": 9, "adversary": code, "publications": 20})
     running = Simulation(scenario, scenario.start())
     for _ in range(4):
         snapshot = running.world.snapshot()
@@ -815,7 +753,7 @@ def assert_read_or_refused(text: str | bytes) -> None:
 
 
 @given(tampered_worlds())
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_tampered_world_is_parsed_or_refused_in_one_sentence(text: str) -> None:
     assert_read_or_refused(text)
 
