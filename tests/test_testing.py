@@ -224,13 +224,7 @@ def heals(damage: Callable[[Cluster], None], n: int = 8) -> None:
 # Some of each family: databases, rings, everything, departures, publications.
 @pytest.mark.parametrize(
     "adversary",
-    [
-        *("A00", "A05", "A44"),
-        *("A08", "A11"),
-        *("A13", "A15", "A17"),
-        *("A18", "A45"),
-        "A47",
-    ],
+    [*("A00", "A05", "A44"), *("A08", "A11"), *("A13", "A15", "A17"), *("A18", "A45"), "A47"],
 )
 def test_cluster_heals_from_any_state(adversary: str) -> None:
     heals(lambda cluster: cluster.corrupt(adversary))

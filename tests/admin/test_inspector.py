@@ -26,13 +26,7 @@ from skipring.errors import SkipringError, UnreachableError
 from skipring.net.addresses import AddressBook
 from skipring.rpc.client import RpcClient
 from skipring.testing import Cluster
-from skipring.wire.rpc import (
-    DatabasePage,
-    FetchDatabase,
-    GetNodeStatus,
-    NodeStatus,
-    RuntimeMessage,
-)
+from skipring.wire.rpc import DatabasePage, FetchDatabase, GetNodeStatus, NodeStatus, RuntimeMessage
 from skipring.world.adversaries.builders import database_of
 from skipring.world.format import parse_world, render_world
 from skipring.world.legitimacy import explicit_state, publication_violations, violations

@@ -92,11 +92,7 @@ async def test_subscription_in_sync_has_no_timer(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_datetime_start_reads_publications_since_then() -> None:
-    async with (
-        Cluster(n=0) as cluster,
-        to(cluster) as first,
-        first.subscribe("orders") as writer,
-    ):
+    async with Cluster(n=0) as cluster, to(cluster) as first, first.subscribe("orders") as writer:
         await writer.publish(b"before")
         [before] = await writer.read_available()
         since = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=before.time + 1)
@@ -239,9 +235,7 @@ async def read_until(cluster: Cluster, directory: Path, count: int) -> str:
         return str(topic.cursor())
 
 
-async def test_cursor_is_refused_after_restore_and_refill_in_another_order(
-    tmp_path: Path,
-) -> None:
+async def test_cursor_is_refused_after_restore_and_refill_in_another_order(tmp_path: Path) -> None:
     directory, backup = tmp_path / "data", tmp_path / "backup"
     async with Cluster(n=0) as cluster:
         stored(directory, b"A")
@@ -261,9 +255,7 @@ async def test_cursor_is_refused_after_restore_and_refill_in_another_order(
                 assert await read_payloads(topic, 4) == [b"D", b"C", b"B", b"E"]
 
 
-async def test_cursor_stays_valid_after_restore_and_refill_in_same_order(
-    tmp_path: Path,
-) -> None:
+async def test_cursor_stays_valid_after_restore_and_refill_in_same_order(tmp_path: Path) -> None:
     directory, backup = tmp_path / "data", tmp_path / "backup"
     async with Cluster(n=0) as cluster:
         stored(directory, b"A")
@@ -284,11 +276,7 @@ async def test_cursor_stays_valid_after_restore_and_refill_in_same_order(
 
 
 async def test_synced_means_neighbours_have_the_publication() -> None:
-    async with (
-        Cluster(n=3) as cluster,
-        to(cluster) as node,
-        node.subscribe(cluster.topic) as news,
-    ):
+    async with Cluster(n=3) as cluster, to(cluster) as node, node.subscribe(cluster.topic) as news:
         await news.publish(b"mine")
         await news.synced(DEADLINE_S)
         having = [name for name in cluster.nodes if cluster.payloads(name) == [b"mine"]]
@@ -298,11 +286,7 @@ async def test_synced_means_neighbours_have_the_publication() -> None:
 
 
 async def test_lost_neighbour_is_reported_in_health() -> None:
-    async with (
-        Cluster(n=1) as cluster,
-        to(cluster) as node,
-        node.subscribe(cluster.topic) as news,
-    ):
+    async with Cluster(n=1) as cluster, to(cluster) as node, node.subscribe(cluster.topic) as news:
         await news.synced(DEADLINE_S)
         cluster.kill("n00")
         await cluster.until(lambda: news.health().state is HealthState.DEGRADED)

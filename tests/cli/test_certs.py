@@ -113,10 +113,7 @@ def test_no_key_is_printed(tmp_path: Path) -> None:
         (["issue", "ann"], "certs/ca.pem: there is no such file; create an authority first"),
         (["init", "--days", "0"], "a certificate is valid for 1 to 36500 days, not 0"),
         (["issue", "a b"], "invalid name for a certificate: a node has 1 to 64 characters"),
-        (
-            ["issue", "a", "--host", "b:1"],
-            "invalid host: 'b:1'; use an IP address or a name",
-        ),
+        (["issue", "a", "--host", "b:1"], "invalid host: 'b:1'; use an IP address or a name"),
         (["issue", "a", "a"], "the name a is given twice"),
     ],
 )

@@ -71,10 +71,7 @@ def test_topic_without_members_or_without_disks_is_reported(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("words", "reason"),
-    [
-        (("--conf", "memory=1g"), "not of the form spark"),
-        (("--trigger", "5s"), "No such option"),
-    ],
+    [(("--conf", "memory=1g"), "not of the form spark"), (("--trigger", "5s"), "No such option")],
 )
 def test_invalid_options_are_refused(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
     result = run(project(tmp_path / "p"), *words)

@@ -37,13 +37,7 @@ from skipring.wire.rpc import (
     PublishAck,
 )
 from skipring.world.legitimacy import explicit_state
-from tests.support.attacks import (
-    Liar,
-    malformed,
-    resident_bytes,
-    send_stream,
-    send_streams,
-)
+from tests.support.attacks import Liar, malformed, resident_bytes, send_stream, send_streams
 from tests.support.exchanges import LOOPS, greeting_of, nowhere
 from tests.support.rings import TOPIC, LiveRing, live_ring, until
 from tests.wire.samples import SAMPLES

@@ -232,10 +232,7 @@ def test_count_of_changes_outside_of_methods_only_falls(table: str) -> None:
         ("class Watch(Struct):\n  links: int\nwatch.links = 1", []),
         ("class _Log:\n  def __init__(self): self.links = 0\nlog.links = 1", []),
         ("class Host:\n  links: int\nhost.links = 1", ["host.links"]),
-        (
-            "class Trie:\n  def copy(self):\n    self.links = 1\n    other.links = self.links",
-            [],
-        ),
+        ("class Trie:\n  def copy(self):\n    self.links = 1\n    other.links = self.links", []),
     ],
 )
 def test_assignment_from_outside_is_found(source: str, expected: list[str]) -> None:

@@ -95,7 +95,7 @@ def test_sdist_contains_the_sources_and_no_other_directory(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {name for name in names if not name.startswith("src/")} == {
-        *(".gitignore", "CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"),
+        *(".gitignore", "CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml")
     }
     assert {name.removeprefix("src/") for name in names if name.startswith("src/")} == (
         source_files()
@@ -145,7 +145,7 @@ def test_metadata_has_readme_license_and_links(wheel: Path) -> None:
 def test_wheel_requires_seven_distributions_and_declares_four_extras(wheel: Path) -> None:
     plain = {each.name for each in requirements(wheel) if is_required(each, frozenset())}
     assert plain == {
-        *("click", "cryptography", "msgspec", "prometheus-client", "rich", "structlog", "uvloop"),
+        *("click", "cryptography", "msgspec", "prometheus-client", "rich", "structlog", "uvloop")
     }
     extras = set(metadata_of(wheel).get_all("Provides-Extra", []))
     assert extras == {"all", "bench", "dashboard", "spark"}

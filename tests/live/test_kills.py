@@ -69,9 +69,7 @@ def test_killed_nodes_are_evicted_and_return_with_their_acknowledged_publication
 
 
 @pytest.mark.heavy
-def test_ring_returns_with_all_publications_after_all_nodes_are_killed(
-    tmp_path: Path,
-) -> None:
+def test_ring_returns_with_all_publications_after_all_nodes_are_killed(tmp_path: Path) -> None:
     with process_ring(tmp_path, NODES, tick_s=TICK_S) as ring:
         acknowledged = {key for name in ring.nodes for key in ring.publish(name, b"before")}
         everybody = list(ring.running)

@@ -68,9 +68,7 @@ def test_supervisor_paused_for_long_evicts_no_member(ring: LiveProcesses) -> Non
     ring.until_legitimate()
 
 
-def test_node_paused_for_long_is_evicted_and_rejoins_when_it_continues(
-    ring: LiveProcesses,
-) -> None:
+def test_node_paused_for_long_is_evicted_and_rejoins_when_it_continues(ring: LiveProcesses) -> None:
     evictions = ring.evicted().count(VICTIM)
     ring.pause(VICTIM)
     ring.until(lambda: ring.evicted().count(VICTIM) > evictions)

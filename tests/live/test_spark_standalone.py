@@ -211,9 +211,7 @@ busy.join()
 """
 
 
-def test_executors_run_the_code_that_was_sent_to_them(
-    tmp_path: Path,
-) -> None:
+def test_executors_run_the_code_that_was_sent_to_them(tmp_path: Path) -> None:
     lacking = bare_python(tmp_path / "less", without="msgspec")
     other = bare_python(tmp_path / "other")
     (tmp_path / "cluster").mkdir()

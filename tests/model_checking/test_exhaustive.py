@@ -83,9 +83,7 @@ def test_other_sets_of_rules_converge(config: ProtocolConfig) -> None:
 # --- the check can fail ----------------------------------------------------------------
 
 
-def test_ring_that_ignores_its_configuration_is_detected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ring_that_ignores_its_configuration_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ring, "_overwrite", lambda *_: None)
 
     found = explore(sample(one_in=997))
@@ -97,9 +95,7 @@ def test_ring_that_ignores_its_configuration_is_detected(
     assert again.lost == again.states
 
 
-def test_ring_that_drops_an_edge_at_every_tick_is_detected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ring_that_drops_an_edge_at_every_tick_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     on_tick = Ring.on_tick
 
     def forgetful(self: Ring, me: Peer, out: Outbox) -> None:

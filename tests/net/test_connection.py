@@ -83,8 +83,7 @@ async def test_foreign_protocol_is_dropped_and_counted(
 @pytest.mark.parametrize("said", [b"", HELLO[:-1]], ids=["silence", "half a greeting"])
 @pytest.mark.usefixtures("loop")
 async def test_late_handshake_is_dropped_and_counted(
-    monkeypatch: pytest.MonkeyPatch,
-    said: bytes,
+    monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(connection_module, "GREETING_S", 0.05)
     async with hosts("a") as (a,), call(a) as caller:

@@ -159,9 +159,7 @@ def test_node_is_accepted_while_clients_use_all_their_connections(
 
 
 @pytest.mark.usefixtures("loop")
-async def test_idle_client_gives_way_to_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_idle_client_gives_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_limits_module, "CLIENT_LINKS_MAX", 1)
     monkeypatch.setattr(connection_limits_module, "IDLE_CLIENT_S", -1.0)
     async with hosts("a") as (a,), call(a) as one, call(a) as two:
@@ -174,8 +172,7 @@ async def test_idle_client_gives_way_to_another(
 
 @pytest.mark.usefixtures("loop")
 async def test_certificate_counts_for_all_names_below_it(
-    papers: Papers,
-    monkeypatch: pytest.MonkeyPatch,
+    papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_limits_module, "NAME_LINKS_MAX", 2)
     a = node(papers, "a")
@@ -191,9 +188,7 @@ async def test_certificate_counts_for_all_names_below_it(
 
 
 @pytest.mark.usefixtures("loop")
-async def test_refused_node_knows_the_reason_and_redials(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_refused_node_knows_the_reason_and_redials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_limits_module, "NAME_LINKS_MAX", 0)
     async with hosts("a", "b") as (a, b):
         b.knows(a)

@@ -26,15 +26,7 @@ from skipring.testing import Cluster
 from skipring.wire.framing import CONTROL, frame
 from skipring.wire.handshake import VERSION, Role
 from skipring.wire.rpc import FindMembers, MemberList
-from tests.support.exchanges import (
-    Host,
-    answering,
-    greeting_of,
-    logged,
-    note,
-    nowhere,
-    running,
-)
+from tests.support.exchanges import Host, answering, greeting_of, logged, note, nowhere, running
 from tests.support.papers import Papers, node
 from tests.support.rings import LOOPBACK, TOPIC, until
 
@@ -229,9 +221,7 @@ def secured_supervisor(papers: Papers) -> Host:
 
 
 @pytest.mark.usefixtures("loop")
-async def test_plain_process_learns_that_the_supervisor_uses_tls(
-    papers: Papers,
-) -> None:
+async def test_plain_process_learns_that_the_supervisor_uses_tls(papers: Papers) -> None:
     a, supervisor = Host("a"), secured_supervisor(papers)
     async with running(a, supervisor):
         name = supervisor_at(supervisor.address)

@@ -10,13 +10,7 @@ from skipring.core.labels import Label
 from skipring.core.messages import CheckLabel, GetConfiguration, IntroduceShortcut
 from skipring.core.peers import EdgeKind, Peer
 from skipring.net import peer as peer_module
-from skipring.net.peer import (
-    ALL_BURST,
-    MEMBER_BURST,
-    MEMBERS_MAX,
-    DialBackResult,
-    DialBacks,
-)
+from skipring.net.peer import ALL_BURST, MEMBER_BURST, MEMBERS_MAX, DialBackResult, DialBacks
 from skipring.wire.codec import encode
 from skipring.wire.handshake import Hello, Role, encode_greeting
 from tests.support.attacks import send_stream

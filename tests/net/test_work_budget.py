@@ -41,16 +41,7 @@ from skipring.wire.rpc import (
     WireMessage,
 )
 from tests.support.batches import batch, batch_of, opaque_batch
-from tests.support.exchanges import (
-    Caller,
-    LoopFactory,
-    call,
-    greeting_of,
-    hosts,
-    note,
-    play,
-    turns,
-)
+from tests.support.exchanges import Caller, LoopFactory, call, greeting_of, hosts, note, play, turns
 from tests.support.rings import DEADLINE_S, LOOPBACK, TOPIC, LiveRing, live_ring, until
 from tests.wire.samples import SAMPLES, the_frame
 

@@ -31,13 +31,7 @@ from skipring.core.state import LivenessState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import EMPTY_ROOT
 from skipring.net.addresses import supervisor_at
-from skipring.node.chaos_server import (
-    DAMAGES,
-    NO_CHAOS,
-    NOT_FRAMES,
-    NOT_HERE,
-    REFUSALS,
-)
+from skipring.node.chaos_server import DAMAGES, NO_CHAOS, NOT_FRAMES, NOT_HERE, REFUSALS
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.node.status_server import NOT_A_MEMBER
@@ -330,9 +324,7 @@ async def test_isolated_supervisor_is_ignored_at_any_address() -> None:
 # -- crashes and log lines -------------------------------------------------------------------
 
 
-async def test_damage_is_logged_and_consent_is_not(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_damage_is_logged_and_consent_is_not(caplog: pytest.LogCaptureFixture) -> None:
     async with member() as node:
         node.chaos.handle(TOPIC, ChaosPing(1))
         node.chaos.handle(TOPIC, CorruptTrie(1, 0, 0, 0))

@@ -176,9 +176,7 @@ async def test_silent_client_is_dropped(limit: str, monkeypatch: pytest.MonkeyPa
             assert await asyncio.to_thread(is_dropped, client)
 
 
-async def test_excess_clients_are_dropped_immediately(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_excess_clients_are_dropped_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_server_module, "SILENCE_S", NEVER_S)
     monkeypatch.setattr(metrics_server_module, "REQUEST_S", NEVER_S)
     async with showing(Shown()) as address:
@@ -244,10 +242,7 @@ async def test_tls_requires_a_certificate_of_the_authority() -> None:
         with pytest.raises(NO_ANSWER):
             await asked(address, "/healthz")
         client = client_of(ours, ours)
-        assert await asyncio.to_thread(get, address, "/healthz", "GET", client) == (
-            200,
-            "alive\n",
-        )
+        assert await asyncio.to_thread(get, address, "/healthz", "GET", client) == (200, "alive\n")
 
 
 async def test_collector_with_a_denied_certificate_is_refused(

@@ -22,12 +22,7 @@ from skipring.node.readings import TOPICS_MAX, member_samples, node_readings, su
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.observability.clock import LoopPause
-from skipring.observability.metrics import (
-    OF_ALL,
-    OF_NODES,
-    OF_SUPERVISORS,
-    HostReadings,
-)
+from skipring.observability.metrics import OF_ALL, OF_NODES, OF_SUPERVISORS, HostReadings
 from skipring.testing import Cluster
 from tests.support.connections import healthy_cluster
 from tests.support.rings import LOOPBACK, until

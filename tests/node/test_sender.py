@@ -168,10 +168,7 @@ def test_node_gives_no_hint_about_itself(host: Host) -> None:
 
 def test_unencodable_message_is_counted_and_the_rest_is_sent(host: Host) -> None:
     good = Digest("a", 1)
-    host.perform(
-        TOPIC,
-        [Send("x", good), Send("x", TOO_BIG), Send("y", good), Send("z", good)],
-    )
+    host.perform(TOPIC, [Send("x", good), Send("x", TOO_BIG), Send("y", good), Send("z", good)])
     assert host.log == [
         ("x", Envelope(good, TOPIC)),
         ("y", Envelope(good, TOPIC)),

@@ -102,9 +102,7 @@ def test_overhead_of_subscribers_for_a_leave_is_constant_with_all_rules() -> Non
 
 
 @pytest.mark.parametrize("mode", ["paper", "fixed"])
-def test_overhead_of_subscribers_for_a_leave_grows_if_references_are_forwarded(
-    mode: str,
-) -> None:
+def test_overhead_of_subscribers_for_a_leave_grows_if_references_are_forwarded(mode: str) -> None:
     """The references of the relabelled last node are delegated hop by hop: not constant (R10)."""
     assert typical_cost(64, mode) > 4 * typical_cost(4, mode)
     assert typical_cost(64, mode) > 60

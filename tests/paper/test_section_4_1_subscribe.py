@@ -155,10 +155,7 @@ def test_unsubscribe_is_one_message_to_the_supervisor(rules: Rules) -> None:
 def test_supervisor_moves_the_last_node_and_permits_the_departure() -> None:
     """Actions 1 to 4: w with l(n-1) gets the label and place of v, v gets the permission."""
     host = supervisor(*"abcde", rules=PAPER)
-    assert host.receive(Unsubscribe("b")) == [
-        ("e", place("c@01", "1", "d@11")),
-        ("b", UNRECORDED),
-    ]
+    assert host.receive(Unsubscribe("b")) == [("e", place("c@01", "1", "d@11")), ("b", UNRECORDED)]
     assert host.machine.roster.database() == database_of("aecd")
 
 

@@ -126,11 +126,7 @@ def test_node_without_publications_under_a_label_requests_all_of_them() -> None:
     glossary = Glossary(
         publications={Q1.id: "Q1", Q2.id: "Q2"},
         bits={Q4.id: "1"},
-        digests={
-            inner_digest(h1, h2): "h(h(Q1)h(Q2))",
-            h4: "h(Q4)",
-            inner_digest(h3, h4): "r_u",
-        },
+        digests={inner_digest(h1, h2): "h(h(Q1)h(Q2))", h4: "h(Q4)", inner_digest(h3, h4): "r_u"},
     )
     talk = Talk((Q3, Q4), (Q1, Q2, Q4), limited(PAPER)).session("u")
     assert glossary.transcript(talk) == [

@@ -152,9 +152,7 @@ def settled_host() -> Host:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["a", SUPERVISOR]), subscriber_events), max_size=30))
-def test_event_in_one_topic_changes_nothing_in_another(
-    events: list[tuple[NodeId, Event]],
-) -> None:
+def test_event_in_one_topic_changes_nothing_in_another(events: list[tuple[NodeId, Event]]) -> None:
     host = settled_host()
     before = host.snapshot("sport")
     for node, event in events:

@@ -219,14 +219,7 @@ def test_confirmation_of_an_equal_trie_is_recorded() -> None:
     assert world.subscribers["a"].replication.in_sync == {"b"}
 
 
-@pytest.mark.parametrize(
-    "hashes",
-    [
-        {},
-        {ALL: b"0" * 16},
-    ],
-    ids=["right", "corrupted"],
-)
+@pytest.mark.parametrize("hashes", [{}, {ALL: b"0" * 16}], ids=["right", "corrupted"])
 def test_two_nodes_without_publications_confirm_each_other(hashes: dict[Prefix, bytes]) -> None:
     start = replace(RING.subscribers["a"], hashes=hashes)
     world = run(world_of(replace(RING, subscribers=RING.subscribers | {"a": start})), 20)

@@ -137,9 +137,7 @@ def test_run_stops_at_the_maximum_of_rounds(rounds: int) -> None:
 
 
 @pytest.mark.parametrize("adversary", ["A19", "A47", "A15"])
-def test_run_converges_once_the_ring_is_legitimate_and_in_sync(
-    adversary: str,
-) -> None:
+def test_run_converges_once_the_ring_is_legitimate_and_in_sync(adversary: str) -> None:
     made = Simulation(make_scenario({"n": 8, "adversary": adversary, "publications": 20}))
     complete: list[bool] = []
     report = made.run(lambda world: complete.append(has_all_publications(world)))

@@ -247,9 +247,7 @@ def test_swizzle_continues_after_the_crash_of_a_clogged_node() -> None:
 
 
 @every_scheduler
-def test_every_message_is_delivered_exactly_once_in_the_end(
-    make: Callable[[], Scheduler],
-) -> None:
+def test_every_message_is_delivered_exactly_once_in_the_end(make: Callable[[], Scheduler]) -> None:
     nodes = ["x", SUPERVISOR, *RING.subscribers]
     channels = tuple(
         Parcel(to, Digest("x", 1000 * place + number), sender="n0003")
@@ -268,9 +266,7 @@ def test_every_message_is_delivered_exactly_once_in_the_end(
 
 
 @every_scheduler
-def test_every_sent_message_is_delivered_or_in_a_channel(
-    make: Callable[[], Scheduler],
-) -> None:
+def test_every_sent_message_is_delivered_or_in_a_channel(make: Callable[[], Scheduler]) -> None:
     world, scheduler = Diary(RING), make()
     delivered = sum(len(deliveries(world.pass_round(scheduler))) for _ in range(50))
     assert delivered + len(world.channels) == world.messages

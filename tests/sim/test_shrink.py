@@ -46,9 +46,7 @@ def arbitrary_world(n: int = 12) -> Snapshot:
     world = ADVERSARIES["A15"].build(n, Random(0))
     node = min(world.subscribers)
     crowded = replace(
-        world.subscribers[node],
-        silence={node: LivenessState(1, 8, True)},
-        digests={node: 7},
+        world.subscribers[node], silence={node: LivenessState(1, 8, True)}, digests={node: 7}
     )
     return replace(
         world,

@@ -89,9 +89,7 @@ def test_small_messages_are_control_messages_without_answers_of_their_own_number
 
 @unhurried
 @given(st.lists(st.tuples(st.sampled_from(["x", "y", "é" * 100]), st.sampled_from(SMALL))))
-def test_messages_arrive_in_order_with_their_topics(
-    sent: list[tuple[str, SmallMessage]],
-) -> None:
+def test_messages_arrive_in_order_with_their_topics(sent: list[tuple[str, SmallMessage]]) -> None:
     assert [each for frame in (written(*sent) if sent else []) for each in read(frame)] == sent
 
 

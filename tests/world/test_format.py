@@ -237,10 +237,7 @@ def test_messages_about_tries_are_parsed() -> None:
     claim = {"cover": "01", "nodes": [["01" * 128, digest], [node, digest]], "leaves": [leaf]}
     made = RangeSummary.make(
         Prefix.parse("01"),
-        [
-            Summary(Prefix.parse("01" * 128), b"Z" * 16),
-            Summary(Prefix.parse(node), b"Z" * 16),
-        ],
+        [Summary(Prefix.parse("01" * 128), b"Z" * 16), Summary(Prefix.parse(node), b"Z" * 16)],
         [bytes.fromhex(leaf)],
     )
     short = RangeSummary.make(ALL, [Summary(ALL, b"Z" * 8)])

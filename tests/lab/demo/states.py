@@ -63,11 +63,5 @@ def frame(of: ClusterState, *history: int) -> DemoFrame:
 
 def result(*faults: str) -> StepResult:
     return StepResult(
-        step=STEP,
-        seconds=4.21,
-        rounds=17,
-        members=11,
-        published=64,
-        lost=0,
-        faults=faults,
+        step=STEP, seconds=4.21, rounds=17, members=11, published=64, lost=0, faults=faults
     )

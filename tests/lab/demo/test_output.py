@@ -61,11 +61,7 @@ class Terminal(io.StringIO):
 
 def console(width: int = 80, height: int = 24, term: str = "xterm") -> Console:
     return Console(
-        file=Terminal(),
-        width=width,
-        height=height,
-        force_terminal=True,
-        _environ={"TERM": term},
+        file=Terminal(), width=width, height=height, force_terminal=True, _environ={"TERM": term}
     )
 
 

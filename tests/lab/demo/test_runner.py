@@ -154,9 +154,7 @@ def check_the_scoreboard(text: str) -> None:
 
 
 @pytest.mark.heavy
-def test_demo_with_spark_completes_and_leaves_only_the_report(
-    tmp_path: Path,
-) -> None:
+def test_demo_with_spark_completes_and_leaves_only_the_report(tmp_path: Path) -> None:
     with running(tmp_path) as demo:
         assert demo.status() == 0, demo.text + demo.errors
     assert demo.errors == ""
@@ -274,9 +272,7 @@ def test_stay_keeps_the_ring_until_interrupted_and_prints_its_supervisor(
     assert re.search(r"skipring ring orders --supervisor 127\.0\.0\.1:\d+ --watch", text)
 
 
-def test_unwritable_report_is_refused_at_the_start(
-    tmp_path: Path,
-) -> None:
+def test_unwritable_report_is_refused_at_the_start(tmp_path: Path) -> None:
     given = ["demo", "--report", str(tmp_path / "nowhere" / "report.html")]
     with pytest.raises(InputError, match="choose another file"):
         skipring.main(given, standalone_mode=False)

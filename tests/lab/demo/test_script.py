@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skipring.lab.demo.script import (
-    SPARK_STEP,
-    STEPS,
-    DemoPlan,
-    Scoreboard,
-    SparkResult,
-    Step,
-)
+from skipring.lab.demo.script import SPARK_STEP, STEPS, DemoPlan, Scoreboard, SparkResult, Step
 from skipring.lab.demo.state import NodeState
 
 ALL = (*STEPS, SPARK_STEP)

@@ -120,10 +120,7 @@ def test_runs_count_only_for_their_own_statements(spark: SparkSession) -> None:
 def test_ring_that_loses_legitimacy_refutes_closure(spark: SparkSession) -> None:
     kept, lost = healed(8, 5, seed=0), healed(8, 5, seed=1)
     later = healed(8, 5, seed=2, adversary="A20")
-    rounds = [
-        *seen(kept["run_id"], [0, 5, 5]),
-        *seen(lost["run_id"], [0, 5, 3, 5], strict_from=3),
-    ]
+    rounds = [*seen(kept["run_id"], [0, 5, 5]), *seen(lost["run_id"], [0, 5, 3, 5], strict_from=3)]
     runs = frame(spark, RUNS, [kept, lost, later, run("topology", 8)])
     judged = judge(prepared(runs, frame(spark, ROUNDS, rounds)).cache())
     tones = {
