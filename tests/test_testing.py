@@ -56,16 +56,6 @@ def test_survivors_still_exchange_publications_when_a_node_is_killed() -> None:
     asyncio.run(scene())
 
 
-def test_killed_node_is_evicted_and_the_ring_closes() -> None:
-    async def scene() -> None:
-        async with Cluster(n=5) as cluster:
-            await cluster.wait_healthy()
-            cluster.kill("n02")
-            await cluster.wait_healthy(timeout=60)
-
-    asyncio.run(scene())
-
-
 def test_new_node_gets_everything() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
@@ -430,26 +420,17 @@ def test_topics_of_a_removed_supervisor_heal_while_it_still_runs() -> None:
 
 
 @pytest.mark.heavy
-def test_two_hundred_nodes_in_one_process_form_a_ring_and_heal() -> None:
+@pytest.mark.parametrize("n", [64, *(pytest.param(n, marks=pytest.mark.slow) for n in (200, 1000))])
+def test_many_nodes_in_one_process_form_a_ring_and_heal(n: int) -> None:
     async def scene() -> None:
-        async with Cluster(n=200) as cluster:
-            await cluster.wait_healthy(timeout=120)
+        async with Cluster(n=n) as cluster:
+            await cluster.wait_healthy(timeout=600)
             await cluster.publish("n07", b"to all")
-            await cluster.wait_healthy(timeout=120)
-            cluster.corrupt()
-            await cluster.wait_healthy(timeout=120)
+            await cluster.wait_healthy(timeout=600)
+            if n < 1000:  # the repair of larger rings takes many minutes
+                cluster.corrupt()
+                await cluster.wait_healthy(timeout=600)
             assert all(cluster.payloads(name) == [b"to all"] for name in cluster.nodes)
-
-    asyncio.run(scene())
-
-
-@pytest.mark.slow
-def test_thousand_nodes_in_one_process_form_a_ring() -> None:
-    async def scene() -> None:
-        async with Cluster(n=1000) as cluster:
-            await cluster.wait_healthy(timeout=600)
-            await cluster.publish("n07", b"to all")
-            await cluster.wait_healthy(timeout=600)
 
     asyncio.run(scene())
 

@@ -27,17 +27,6 @@ async def collect(source: Subscription) -> list[Publication]:
     return [publication async for publication in source]
 
 
-@pytest.mark.parametrize(("start", "found"), [("earliest", [b"stored"]), ("latest", [])])
-async def test_earliest_and_latest_are_synonyms_of_all_and_new(
-    start: str, found: list[bytes], tmp_path: Path
-) -> None:
-    async with Cluster(n=0) as cluster:
-        async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
-            await topic.publish(b"stored")
-        async with to(cluster, tmp_path) as node, node.subscribe("t", start=start) as topic:
-            assert [each.payload for each in await topic.read_available()] == found
-
-
 # -- batches of records ----------------------------------------------------------------------
 
 

@@ -111,20 +111,6 @@ def test_changed_files_are_reloaded(a: Machine) -> None:
     assert (line["event"], line["denied"]) == ("credentials_reloaded", 0)
 
 
-def test_just_changed_files_are_reloaded_a_moment_later(
-    a: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    credentials = a.credentials()
-    expires = credentials.expires
-    a.renew(days=20)
-    monkeypatch.setattr(credentials_module, "FRESH_NS", 10**15)
-    credentials.refresh()
-    assert credentials.expires == expires
-    monkeypatch.setattr(credentials_module, "FRESH_NS", 0)
-    credentials.refresh()
-    assert credentials.expires != expires
-
-
 def spoil_certificate(machine: Machine) -> None:
     machine.certificate.write_bytes(b"nonsense")
 

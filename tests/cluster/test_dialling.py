@@ -116,18 +116,6 @@ async def test_one_connection_suffices_for_a_peer_with_a_slow_handshake() -> Non
 # -- addresses ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("address", ["a..b:80", "x" * 64 + ":80"])
-async def test_unresolvable_address_counts_as_unreachable(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(peer_module, "is_loopback", lambda _: True)
-    async with hosts("a") as (a,):
-        a.links.send_to_supervisor(address, note(1))
-        await turns()
-        await until(lambda: len(asyncio.all_tasks()) == 1)
-        assert a.counts == {"cannot connect": 1}
-
-
 async def test_ipv6_address_is_dialled_without_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
     dialled: list[str] = []
 
@@ -175,19 +163,6 @@ async def test_only_loopback_is_dialled_without_certificates() -> None:
         a.links.send_to_supervisor("192.0.2.1:80", note(1))
         await until(lambda: a.counts == {"not loopback": 4})
         assert not is_dialling(a)
-
-
-async def test_failed_dial_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_module, "DIAL_FAILURE_S", 5.0)
-    async with hosts("a") as (a,):
-        a.book.learn({"b": nowhere()})
-        a.links.send("b", note(1))
-        await until(lambda: a.counts == {"cannot connect": 1})
-        a.links.sweep()
-        assert a.links.peer("b").failures == 1, "not at once"
-        monkeypatch.setattr(peer_module, "DIAL_FAILURE_S", -1.0)
-        a.links.sweep()
-        assert a.links.peers == {}
 
 
 # -- simultaneous dials ----------------------------------------------------------------------

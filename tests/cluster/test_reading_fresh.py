@@ -130,14 +130,3 @@ async def test_read_many_returns_the_first_publications_that_arrive() -> None:
         await news.publish_many([b"1", b"2"])
         async with asyncio.timeout(DEADLINE_S):
             assert [each.payload for each in await reading_on] == [b"1", b"2"]
-
-
-async def test_read_many_returns_nothing_when_the_topic_is_left() -> None:
-    async with Cluster(n=0) as cluster, to(cluster) as node:
-        async with node.subscribe(TOPIC) as news:
-            reading_on = asyncio.ensure_future(news.read_many())
-            await asyncio.sleep(0)
-            assert not reading_on.done()
-        async with asyncio.timeout(DEADLINE_S):
-            assert await reading_on == []
-            assert await news.read_many() == []

@@ -172,14 +172,6 @@ def other_than(name: str) -> str:
     return NEWCOMER if name == HOLDER else HOLDER
 
 
-def test_history_is_transferred_once_without_further_requests() -> None:
-    pair = Pair(30_000)
-    pair.tick(NEWCOMER)
-    while pair.deliver():
-        pass
-    assert (pair.lacking, pair.sent) == (0, 30_000)
-
-
 def test_history_is_transferred_once_if_it_takes_some_ticks() -> None:
     pair = Pair(30_000)
     pair.tick(NEWCOMER)

@@ -94,10 +94,6 @@ def sentence(event: Event) -> str:
 # --- plain -----------------------------------------------------------------------------
 
 
-def test_first_line_is_the_whole_address() -> None:
-    assert plain().splitlines()[0] == f"In the browser: {URL}"
-
-
 def test_plain_text_has_80_columns_except_for_lines_to_copy() -> None:
     text = plain()
     assert "\x1b" not in text
@@ -169,18 +165,6 @@ def test_live_output_pauses_after_a_step_heading() -> None:
 
     shown(LiveOutput(console(), 2.0, sleep), [STEP, frame(DAMAGED)])
     assert pauses == [8.0, 0.0]
-
-
-def test_interrupted_output_shows_the_cursor_again() -> None:
-    to = console()
-
-    async def interrupt(_: float) -> None:
-        if HIDE_CURSOR in written(to):
-            raise asyncio.CancelledError
-
-    with pytest.raises(asyncio.CancelledError):
-        shown(LiveOutput(to, 0, interrupt))
-    assert written(to).count(SHOW_CURSOR) == written(to).count(HIDE_CURSOR) == 1
 
 
 @pytest.mark.parametrize("n", [4, 16, 64])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import comb, inf, isnan, sqrt
-from random import Random
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +17,6 @@ from skipring.lab.experiments.aggregates import (
     on_common_ground,
     prepared,
     share_bounds,
-    slope_bounds,
     survival,
 )
 from skipring.lab.experiments.results import ROUNDS, RUNS
@@ -42,12 +40,6 @@ def test_share_has_the_bounds_of_clopper_and_pearson(
     assert [bounds.low, bounds.high] == pytest.approx([low, high], abs=1e-4)
 
 
-def test_share_without_runs_has_no_estimate() -> None:
-    bounds = share_bounds(0, 0)
-    assert isnan(bounds.value)
-    assert (bounds.low, bounds.high) == (0.0, 1.0)
-
-
 @pytest.mark.parametrize("runs", [1, 7, 30, 400])
 def test_beta_distribution_equals_the_binomial_tail(runs: int) -> None:
     for good in range(0, runs, max(1, runs // 5)):
@@ -69,15 +61,6 @@ def test_mean_has_the_bounds_of_student(count: int, student: float) -> None:
     bounds = mean_bounds(values)
     assert bounds.high - bounds.value == pytest.approx(student * deviation / sqrt(count), rel=1e-4)
     assert bounds.value - bounds.low == pytest.approx(bounds.high - bounds.value)
-
-
-def test_slope_is_fitted_with_bounds() -> None:
-    rng = Random(1)
-    points = [(float(x), 2.0 * x + rng.gauss(0, 1)) for x in range(50)]
-    slope = slope_bounds(points)
-    assert slope.low < 2 < slope.high
-    assert slope.high - slope.low < 0.1
-    assert isnan(slope_bounds([(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]).value)
 
 
 def test_median_is_bounded_by_order_statistics() -> None:

@@ -238,13 +238,6 @@ def test_heavy_runs_come_first_in_descending_order() -> None:
     assert first[: len(HEAVY)] == HEAVY[::-1]
 
 
-def test_chunks_grow_with_the_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "CHUNK_S", 1.0)
-    cores = iter([1, *[8] * 100])
-    first, second, *_ = chunks(SMALL, lambda: next(cores))
-    assert 7 * len(first) < len(second) < 9 * len(first)
-
-
 @pytest.mark.parametrize("count", [None, 1, 7, 10_000])
 def test_every_run_of_a_chunk_is_in_one_partition(count: int | None) -> None:
     parts = partitions(SMALL, count)
@@ -258,10 +251,3 @@ def test_partitions_have_equal_loads_of_at_least_a_second() -> None:
     loads = [sum(map(estimated_s, part)) for part in partitions(SMALL[:1000])]
     assert min(loads) >= 1
     assert max(loads) - min(loads) <= 2 * estimated_s(SMALL[0])
-
-
-def test_heavy_run_has_its_own_partition() -> None:
-    parts = partitions(SMALL[:200] + HEAVY)
-    alone = [part for part in parts if part[0].kind == "steady"]
-    assert len(alone) == len(HEAVY)
-    assert all(len(part) == 1 for part in alone)

@@ -115,13 +115,6 @@ def test_rounds_agree_with_the_totals_of_the_run(churn: float) -> None:
         assert sample["explicit"] or not sample["strict"]
 
 
-@pytest.mark.parametrize(
-    ("code", "layers"), [("A05", 0), ("A06", 1), ("A11", 2), ("A12", 3), ("A19", 5)]
-)
-def test_layers_are_counted_up_to_the_first_that_does_not_hold(code: str, layers: int) -> None:
-    assert done("converge", 16, adversary=code).samples[0]["layers"] == layers
-
-
 # -- a ring that is left alone, and single operations ----------------------------------------
 
 
@@ -187,13 +180,6 @@ def test_tree_sends_one_message_per_delivery() -> None:
     row = done("spread", 64, spread="tree", scheduler="sync", publications=1).row
     assert row["measures"]["messages_per_delivery"] <= 1
     assert row["measures"]["rounds_to_all"] == row["rounds_publications"]
-
-
-def test_row_contains_the_measures_of_all_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlays, "overlay_measures", lambda n, seed: {"b": seed, "a": n})
-    outcome = done("topology", 32, seed=4)
-    assert outcome.row["measures"] == {"a": 32, "b": 4}
-    assert outcome.samples == []
 
 
 # -- what goes wrong -------------------------------------------------------------------------
