@@ -12,13 +12,7 @@ from skipring.core import log_pages
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.log import EVERY as EVERY_ENTRY
 from skipring.core.log import EntryFilter, EntryPage, MemoryLog, PageLimits
-from skipring.core.log_messages import (
-    ANOTHER_STORE,
-    FetchRecords,
-    LogPage,
-    RecordFilter,
-    Refused,
-)
+from skipring.core.log_messages import ANOTHER_STORE, FetchRecords, LogPage, RecordFilter, Refused
 from skipring.core.log_pages import record_page
 from skipring.net.work_budget import never_spent
 from tests.support.batches import opaque_batch

@@ -132,12 +132,6 @@ def test_burst_has_a_repetition_for_every_message_type_and_for_bundles() -> None
     assert row.repeats == len(bursts()) == len({type(sample) for sample in SAMPLES}) + 2
 
 
-def test_command_refuses_the_name_of_no_row() -> None:
-    result = CliRunner().invoke(main, ["--rows", "nonsense"])
-    assert result.exit_code == 2
-    assert "nonsense" in result.output
-
-
 def test_page_contains_the_figures_of_every_row() -> None:
     found = Judgement(1, 2, 3, ("a | b",))
     outcome = FaultOutcome(

@@ -29,12 +29,10 @@ from skipring.core.messages import (
 from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId
 from skipring.core.state import LivenessState, SupervisorState
 from skipring.core.subscriber import Subscriber
-from skipring.core.summaries import EMPTY_ROOT
 from skipring.net.addresses import supervisor_at
 from skipring.node.chaos_server import DAMAGES, NO_CHAOS, NOT_FRAMES, NOT_HERE, REFUSALS
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
-from skipring.node.status_server import NOT_A_MEMBER
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.wire.chaos import (
     ChaosAck,
@@ -57,7 +55,6 @@ from tests.wire.samples import SAMPLES
 TOPIC = "news"
 STILL_S = 36_000.0  # no tick happens
 SAMPLE_DAMAGES = [each for each in SAMPLES if isinstance(each, DAMAGES)]
-DATABASE = SupervisorState(database=(("0", "a"), ("10", None)), next=7, queue=("b",))
 
 
 @asynccontextmanager
@@ -106,14 +103,6 @@ async def test_process_with_chaos_consents_without_a_change() -> None:
         assert machine_of(node).state() == before
         server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
         assert server.chaos.handle(TOPIC, ChaosPing(5)) == ChaosAck(5)
-
-
-@pytest.mark.parametrize(
-    "damage", [Overwrite(1, None, None, None, None, (), {}, {}), CorruptTrie(1, 1, 1, 0)]
-)
-async def test_node_outside_the_topic_refuses(damage: Damage) -> None:
-    async with member() as node:
-        assert node.chaos.handle("other", damage) == Refused(1, NOT_A_MEMBER)
 
 
 async def test_node_refuses_damage_to_a_database_and_supervisor_refuses_any_other() -> None:
@@ -175,13 +164,6 @@ async def test_received_publications_are_delivered_once_across_an_overwrite() ->
         await node.close()
 
 
-async def test_database_is_overwritten_with_any_content() -> None:
-    server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
-    damage = OverwriteDatabase(1, DATABASE.database, DATABASE.next, DATABASE.queue)
-    assert server.chaos.handle(TOPIC, damage) == ChaosAck(1)
-    assert server.state(TOPIC) == DATABASE
-
-
 # -- tries and publications ------------------------------------------------------------------
 
 
@@ -200,30 +182,6 @@ async def test_equal_seeds_give_equal_wrong_roots_and_different_losses() -> None
         assert all(len(state.hashes) == 3 for state in states)
         assert all(len(state.publications) == 48 for state in states)
         assert states[0].publications != states[1].publications
-
-
-async def test_corruption_is_bounded_by_the_stored_publications() -> None:
-    async with member() as node:
-        await fill(node, 2)
-        assert node.chaos.handle(TOPIC, CorruptTrie(1, 2**62, 2**62, 0)) == ChaosAck(1)
-        state = machine_of(node).state()
-        assert len(state.hashes) == 1  # both ids are in one bucket
-        assert state.publications == ()
-
-
-async def test_empty_corruption_changes_nothing() -> None:
-    async with member() as node:
-        await fill(node, 40)
-        before = machine_of(node).state()
-        assert node.chaos.handle(TOPIC, CorruptTrie(1, 0, 0, 0)) == ChaosAck(1)
-        assert machine_of(node).state() == before
-
-
-async def test_tries_of_other_nodes_in_the_process_stay_unchanged() -> None:
-    async with member() as node, member("other") as other:
-        assert node.chaos.handle(TOPIC, CorruptTrie(1, 1, 1, 0)) == ChaosAck(1)
-        assert machine_of(node).trie().root() != EMPTY_ROOT
-        assert machine_of(other).trie().root() == EMPTY_ROOT
 
 
 # -- forged messages -------------------------------------------------------------------------

@@ -2,10 +2,8 @@
 
 from functools import partial
 
-import pytest
-
 from skipring.errors import SkipringError
-from skipring.lab.bench.report import in_turns, spread, spreads, table_header, table_row
+from skipring.lab.bench.report import in_turns, spread
 
 
 def test_actions_run_in_rotation() -> None:
@@ -41,23 +39,5 @@ def test_failed_action_is_not_repeated_and_others_continue() -> None:
     assert counts["bad"] == 2
 
 
-def test_programming_error_is_raised() -> None:
-    with pytest.raises(ZeroDivisionError):
-        in_turns({"bad": lambda: 1 // len("")}, 1)
-
-
-def test_each_figure_of_the_repeats_has_its_spread() -> None:
-    assert spreads([{"a": 1.0, "b": 5.0}, {"a": 3.0, "b": 5.0}]) == {
-        "repeats": 2,
-        **spread("a", [1.0, 3.0]),
-        **spread("b", [5.0, 5.0]),
-    }
-
-
 def test_spread_is_median_minimum_and_maximum() -> None:
     assert spread("cpu", [3.0, 1.0, 1.2344]) == {"cpu": 1.234, "cpu_min": 1.0, "cpu_max": 3.0}
-
-
-def test_table_aligns_text_left_and_figures_right() -> None:
-    lines = [*table_header("fault", ["n", "ms"]), table_row("loss", ["4", "1.5"])]
-    assert lines == ["| fault | n | ms |", "| --- | ---: | ---: |", "| loss | 4 | 1.5 |"]

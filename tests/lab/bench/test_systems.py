@@ -18,16 +18,8 @@ from skipring.lab.bench.systems.brokers import (
     STORE_FILE,
     STORED_AT_ONCE,
     MessageStore,
-    StoredNewcomer,
 )
-from skipring.lab.bench.systems.catalog import (
-    JETSTREAM_STORED,
-    OURS,
-    REDIS_STREAMS_STORED,
-    STORED,
-    SYSTEMS,
-    System,
-)
+from skipring.lab.bench.systems.catalog import JETSTREAM_STORED, OURS, STORED, SYSTEMS, System
 from skipring.lab.bench.worker import MEASURED, history_payload, make_payload
 
 PEERS = [name for name in SYSTEMS if not name.startswith(OURS)]
@@ -50,7 +42,7 @@ def test_system_delivers_everything(name: str) -> None:
     assert outcome.cpu_s["publisher"] > 0 < outcome.cpu_s["subscribers"]
 
 
-@pytest.mark.parametrize("step", [1, 7, 16, 40, 64])
+@pytest.mark.parametrize("step", [1, 7, 40])
 def test_relay_delivers_whole_payloads_from_split_data(step: int) -> None:
     payloads = [make_payload(MEASURED, number, 16) for number in range(4)]
     data, got = b"".join(payloads), list[bytes]()
@@ -78,9 +70,7 @@ def test_newcomer_fetches_the_whole_history(name: str) -> None:
     assert 0 < row["first_s"] <= row["wall_s"]
 
 
-def test_missing_program_is_named_with_its_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_program_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(catalog, "find_spec", lambda _: object())
     commands = {name: system.missing for name, system in SYSTEMS.items()}
@@ -91,19 +81,10 @@ def test_missing_program_is_named_with_its_command(
     }
 
 
-def test_missing_package_is_named_with_its_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "find_spec", lambda _: None)
     (zenoh,) = fanout.measure([4], systems=["zenoh"], jobs=[fanout.THROUGHPUT])
     assert zenoh["skipped"] == "not installed: pip install 'skipring[bench]'"
-
-
-@pytest.mark.parametrize(("n", "count"), [(64, 1562), (200_000, 1)])
-def test_slow_system_runs_with_fewer_publications(n: int, count: int) -> None:
-    job = BenchRun(n=n, count=5000)
-    assert run_of(job, "mosquitto").count == count
-    assert run_of(job, OURS).count == 5000
 
 
 @pytest.mark.parametrize("name", [*SYSTEMS, *STORED])
@@ -113,12 +94,6 @@ def test_driver_module_loads_without_its_packages_and_has_its_classes(name: str)
             module, prefix = systems[name].driver.split(".")
             found = import_module(f"skipring.lab.bench.systems.{module}")
             assert all(isinstance(getattr(found, prefix + part), type) for part in parts)
-
-
-def test_missing_system_is_skipped() -> None:
-    assert System("ours.Ring").skipped is None
-    reason = System("none.None", packages=("no_such_package",)).skipped
-    assert reason == {"skipped": f"not installed: {catalog.CLIENTS}"}
 
 
 # -- stored histories ---------------------------------------------------------------------------
@@ -153,33 +128,7 @@ def test_stored_messages_are_on_disk(count: int, tmp_path: Path) -> None:
     store.close()
 
 
-def test_store_syncs_each_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    connect, opened = sqlite3.connect, list[sqlite3.Connection]()
-
-    def connected(*arguments: object, **options: object) -> sqlite3.Connection:
-        opened.append(connect(*arguments, **options))  # type: ignore[call-overload]
-        return opened[-1]
-
-    monkeypatch.setattr(sqlite3, "connect", connected)
-    store = MessageStore(tmp_path)
-    asked = ("journal_mode", "synchronous")
-    found = [opened[0].execute(f"PRAGMA {name}").fetchone()[0] for name in asked]
-    assert found == ["wal", 2]  # 2 is FULL
-    store.close()
-
-
-def test_store_rejects_a_duplicate(tmp_path: Path) -> None:
-    store = MessageStore(tmp_path)
-    store.add([1], [b"a"])
-    with pytest.raises(sqlite3.IntegrityError):
-        store.add([1], [b"b"])
-    store.close()
-    assert _on_disk(tmp_path) == [(1, b"a")]
-
-
-def test_jetstream_newcomer_stores_groups_and_ends_with_the_last(
-    tmp_path: Path,
-) -> None:
+def test_jetstream_newcomer_stores_groups_and_ends_with_the_last(tmp_path: Path) -> None:
     group = STORED_AT_ONCE
     count = group + 3
     run = BenchRun(system=JETSTREAM_STORED, n=1, count=count, directory=tmp_path)
@@ -204,21 +153,3 @@ def test_jetstream_newcomer_stores_groups_and_ends_with_the_last(
     assert _on_disk(tmp_path) == _expected(count)
     asyncio.run(keeper.leave())
     assert keeper.count == count
-
-
-def test_redis_newcomer_stores_entries_in_order(
-    tmp_path: Path,
-) -> None:
-    run = BenchRun(system=REDIS_STREAMS_STORED, n=1, count=3, directory=tmp_path)
-    keeper = brokers.RedisStreamsStoredNewcomer(run)
-    keeper.store = MessageStore(tmp_path)
-    names = [b"1700000000000-9", b"1700000000000-10", b"1700000000001-0"]
-    keeper.add([(name, {brokers.FIELD: name}) for name in names])
-    assert [payload for _, payload in _on_disk(tmp_path)] == names
-    asyncio.run(keeper.leave())
-    assert keeper.count == len(names)
-
-
-def test_newcomer_that_only_counts_has_no_store() -> None:
-    assert not issubclass(brokers.JetStreamNewcomer, StoredNewcomer)
-    assert not issubclass(brokers.RedisStreamsNewcomer, StoredNewcomer)

@@ -26,7 +26,6 @@ from skipring.lab.bench.targets import (
     Target,
     actions_of,
     markdown,
-    measure,
     rows,
     target_row,
 )
@@ -93,24 +92,11 @@ def test_bound_is_reached_from_1_on(bound: Bound, found: float, reached: float) 
     assert bound.reached(found, bound.goal) == reached
 
 
-def test_figures_of_jobs_precede_the_targets() -> None:
-    results = _results()
-    found = list(rows(results))
-    assert len(found) == len(results) + len(TARGETS)
-    assert [(row["job"], row["system"]) for row in found[: len(results)]] == list(results)
-    assert [row["target"] for row in found[len(results) :]] == [each.key for each in TARGETS]
-
-
 def test_failed_job_has_a_reason_and_no_value() -> None:
     results = _results(start=SkipringError("no room"))
     failed = [row for row in rows(results) if row.get("failed") == "no room"]
     assert [row.get("target") for row in failed] == [None, "start_cpu_s", "start_pause_ms"]
     assert len([line for line in markdown(results) if "not measured: no room" in line]) == 2
-
-
-def test_job_that_has_not_run_has_no_row() -> None:
-    results: Results = {(INDEX, OURS): [{"inserts_per_s": 1.0}]}
-    assert [row["target"] for row in rows(results) if "target" in row] == ["inserts_per_s"]
 
 
 def cells(lines: list[str], text: str, after: int = 0) -> list[str]:
@@ -129,18 +115,6 @@ def test_table_shows_target_and_aim_with_their_verdicts() -> None:
     assert missed[3:5] == ["at most 50", "**missed** (0.5)"]
     lone = cells(body, "lone publication, CPU per member")
     assert lone[3:] == ["at most 35", "reached (11.67)", "at most 20", "reached (6.67)"]
-
-
-def test_missing_system_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(targets, "HISTORY_SYSTEMS", ("jetstream-stored",))
-    found = measure(SMALL, jobs=[HISTORY], observe=_ignore)
-    (missing,) = found.values()
-    assert "jetstream-stored is not installed: apt-get install nats-server" in str(missing)
-
-
-def _ignore(key: Key, seconds: float) -> None:
-    """Ignore the end of a job."""
 
 
 @pytest.mark.heavy
