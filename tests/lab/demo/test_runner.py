@@ -176,7 +176,7 @@ def test_demo_with_spark_completes_and_leaves_only_the_report(tmp_path: Path) ->
     [
         (["--no-spark"], "In the browser"),  # before there are nodes
         (["--no-spark"], "the supervisor is dead"),  # while publishing goes on
-        ([], "killed: "),  # while Spark starts
+        pytest.param([], "killed: ", marks=pytest.mark.slow),  # while Spark starts
         pytest.param([], "Spark reads", marks=pytest.mark.slow),  # with Spark workers
     ],
 )

@@ -183,7 +183,7 @@ def is_gone(group: int) -> bool:
     return False
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_killed_run_resumes_after_its_last_chunk(spark: SparkSession, tmp_path: Path) -> None:
     """kill -9 of the driver in the middle: no run twice, none lost, the same rows as without."""
     block = 'kind = "converge"\nn = 16\nadversary = ["A00", "A15"]\nseeds = 200\nclosure = 0'
