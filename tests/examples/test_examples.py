@@ -14,6 +14,7 @@ from secrets import token_hex
 import pytest
 
 from tests.support.processes import MARK, left_of, nothing_left
+from tests.support.spark_session import quick_programs
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PAGE = EXAMPLES.parent / "docs" / "examples.md"
@@ -49,7 +50,7 @@ def told(name: str, directory: Path, *options: str) -> list[str]:
     """Return the output of an example; assert that it ends without errors or processes."""
     mark = token_hex(8)
     said, errors = directory / "said", directory / "errors"
-    variables = {MARK: mark, "TMPDIR": str(directory)}
+    variables = {MARK: mark, "TMPDIR": str(directory), **quick_programs(directory)}
     with nothing_left(mark):
         with said.open("w") as stdout, errors.open("w") as stderr:
             done = subprocess.run(

@@ -26,6 +26,7 @@ from msgspec import Struct
 from tests.house.test_docs import ROOT, commands
 from tests.house.test_operations import is_refused
 from tests.support.processes import MARK, left_of, nothing_left
+from tests.support.spark_session import quick_programs
 
 README = ROOT / "README.md"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -175,6 +176,7 @@ def terminal(directory: Path, environment: Path, port: str) -> Iterator[Terminal
         "TERM": "dumb",
         "BASH_SILENCE_DEPRECATION_WARNING": "1",
         "SKIPRING_SUPERVISOR": f"127.0.0.1:{port}",
+        **quick_programs(environment),
     }
     settings.pop("PYTHONPATH", None)
     with nothing_left(mark):

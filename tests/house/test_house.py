@@ -210,8 +210,7 @@ def test_files_named_in_the_test_distribution_exist() -> None:
     ("nodeid", "share"),
     [
         ("tests/spark/test_source.py::test_a[b::c]", SPARK),
-        ("tests/spark/test_stream.py::test_a", SPARK),
-        ("tests/test_testing.py::test_a", "tests/test_testing.py"),
+        ("tests/spark/test_stream.py::test_a", "tests/spark/test_stream.py"),
         ("tests/spark/test_offsets.py::test_a", "tests/spark/test_offsets.py"),
         ("tests/core/test_ring.py::test_a", "tests/core/test_ring.py"),
         ("tests/house/test_names.py::test_a", HOUSE),

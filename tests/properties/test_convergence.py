@@ -20,7 +20,7 @@ from tests.support.runs import assert_heals, replay, run
 from tests.support.strategies import snapshots
 
 ALL = list(ADVERSARIES)
-SMALL, LARGE = (1, 2, 3, 4, 5, 8, 16, 17), (64, 128)
+SMALL = (1, 2, 3, 4, 5, 8, 16, 17)
 SEEDS = range(5)
 in_full = pytest.mark.slow  # the complete table of a property; `make test` runs a part of it
 
@@ -62,8 +62,8 @@ def test_any_state_becomes_legitimate_and_stays_so(start: Snapshot, seed: int) -
     [
         pytest.param((32,), [7], id="32"),
         pytest.param(SMALL, [0], id="small", marks=pytest.mark.heavy),
-        pytest.param(LARGE, [1], id="large", marks=pytest.mark.heavy),
-        pytest.param((*SMALL, 32, *LARGE), SEEDS, id="all", marks=in_full),
+        pytest.param((64,), [1], id="large", marks=pytest.mark.heavy),
+        pytest.param((*SMALL, 32, 64, 128), SEEDS, id="all", marks=in_full),
     ],
 )
 @pytest.mark.parametrize("adversary", ALL)
@@ -121,7 +121,7 @@ def test_every_adversary_heals_in_fixed_mode(
 def test_pseudocode_of_the_paper_livelocks_at_32(adversary: str) -> None:
     """A displaced shortcut is stored under the label of the slot: corrupted labels multiply."""
     stuck = [
-        not run(n=32, adversary=adversary, seed=seed, mode="paper", max_rounds=200).converged
+        not run(n=32, adversary=adversary, seed=seed, mode="paper", max_rounds=120).converged
         for seed in range(4)
     ]
     assert sum(stuck) >= 3, replay(n=32, adversary=adversary, mode="paper")

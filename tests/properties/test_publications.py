@@ -142,7 +142,7 @@ def test_no_trie_changes_once_all_are_equal(mode: Mode) -> None:
     assert world.sent[CheckTrie] == 50 * 16
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 @pytest.mark.parametrize("adversary", ["A00", "A05", "A11", "A13", "A15", "A19", "A47"])
 def test_publications_converge_with_the_repairs_of_fixed_mode(adversary: str, seed: int) -> None:
     values: dict[str, Any] = {
@@ -283,7 +283,7 @@ def never_grows(values: Sequence[int]) -> bool:
 
 
 @pytest.mark.parametrize("spread", Spread)
-@pytest.mark.parametrize("adversary", ["A05", "A13", "A15", "A19", "A37"])
+@pytest.mark.parametrize("adversary", ["A05", "A15", "A19"])
 def test_number_of_missing_publications_over_all_members_never_increases(
     adversary: str, spread: Spread
 ) -> None:

@@ -40,6 +40,7 @@ SECONDS: Final = {
     "tests/web/test_app.py": 20,
     "tests/house/test_wheel.py": 20,
     "tests/faults/test_matrix.py": 20,
+    "tests/spark/test_stream.py": 20,
     "tests/cluster/test_hostile.py": 15,
     "tests/house/test_docs_build.py": 15,
     "tests/house/test_troubleshooting.py": 15,
