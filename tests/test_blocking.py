@@ -21,9 +21,8 @@ import pytest
 import skipring
 from skipring import blocking
 from skipring.api.reader import Reader
-from skipring.api.subscription import READ_MANY
 from skipring.api.topic_session import HealthState
-from skipring.blocking.connection import READ_AHEAD, Connection, Subscription
+from skipring.blocking.connection import Connection, Subscription
 from skipring.errors import (
     InputError,
     SkipringError,
@@ -184,23 +183,6 @@ def test_cursor_follows_the_returned_publications(tmp_path: Path) -> None:
             publication = orders.read()
             assert publication is not None
             assert (publication.payload, publication.replayed) == (b"3", True)
-
-
-def test_read_many_returns_available_publications_up_to_the_limit() -> None:
-    with topic_of() as orders:
-        orders.publish_many([b"%d" % number for number in range(READ_MANY + 5)])
-        first = orders.read(timeout=DEADLINE_S)  # some more are read ahead
-        found = [orders.read_many(limit, timeout=DEADLINE_S) for limit in (1, 2 * READ_AHEAD)]
-        assert [len(each) for each in found] == [1, 2 * READ_AHEAD]
-        found.append(orders.read_many(timeout=DEADLINE_S))
-        rest = READ_MANY + 5 - 1 - 1 - 2 * READ_AHEAD
-        assert len(found[-1]) == rest
-        assert orders.read_many(timeout=0) == []
-        assert first is not None
-        read = [first, *(publication for each in found for publication in each)]
-        assert [publication.payload for publication in read] == [
-            b"%d" % number for number in range(READ_MANY + 5)
-        ]
 
 
 def test_threads_share_publications_and_all_end() -> None:
