@@ -39,9 +39,9 @@ def with_standby(
     ``before`` is an earlier position in the same log, if there is one.
     """
     ways: tuple[Callable[[], Standby | None], ...] = (
-        lambda: before and _moved(stores, topic, before, after, holder),
+        lambda: _moved(stores, topic, before, after, holder),
         lambda: _begun(stores, topic, after, holder),
-        lambda: before and _kept(stores, topic, before, after, holder),
+        lambda: _kept(stores, topic, before, after, holder),
     )
     for way in ways:
         with suppress(UnreachableError, MessageError, DataLossError):
@@ -51,9 +51,15 @@ def with_standby(
 
 
 def _moved(
-    stores: MemberStores, topic: TopicId, before: Position, after: Position, holder: MemberLog
+    stores: MemberStores,
+    topic: TopicId,
+    before: Position | None,
+    after: Position,
+    holder: MemberLog,
 ) -> Standby | None:
     """Return the existing standby after the reads and arrivals since its position."""
+    if before is None:
+        return None
     standby = before.standby or _at_the_start(stores, topic, before)
     if standby is None:
         return None
@@ -70,11 +76,15 @@ def _moved(
 
 
 def _kept(
-    stores: MemberStores, topic: TopicId, before: Position, after: Position, holder: MemberLog
+    stores: MemberStores,
+    topic: TopicId,
+    before: Position | None,
+    after: Position,
+    holder: MemberLog,
 ) -> Standby | None:
     """Return the existing standby, at its position: its member does not answer now."""
-    standby = before.standby
-    if standby is None or after.offset - before.offset > EXCEPTIONS_MAX:
+    standby = None if before is None else before.standby
+    if before is None or standby is None or after.offset - before.offset > EXCEPTIONS_MAX:
         return None
     read = stores.entries(topic, holder, before.offset, after.offset)
     return standby.moved((key for _, key in read), (), standby)
