@@ -9,10 +9,11 @@ from msgspec.msgpack import encode as pack
 
 from skipring.core.peers import SUPERVISOR
 from skipring.net import connection as connection_module
+from skipring.net import transport as transport_module
 from skipring.net.addresses import supervisor_at
 from skipring.wire.codec import encode
 from skipring.wire.framing import BUNDLE, CONTROL, DATA, frame
-from skipring.wire.handshake import VERSION, Role
+from skipring.wire.handshake import NO_TOPIC, VERSION, AskHolder, Role
 from skipring.wire.rpc import FindMembers, MemberList
 from tests.support.exchanges import (
     HELLO,
@@ -298,11 +299,18 @@ async def test_frames_after_a_refused_one_are_ignored() -> None:
 class Unclosed(asyncio.Transport):
     """A transport that still delivers data after it was closed, as TLS may do."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.unread = bytearray()
+
     def get_extra_info(self, name: str, default: object = None) -> object:
         return ("127.0.0.1", 9) if name == "peername" else default
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        del data
+        self.unread += data
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.unread)
 
     def close(self) -> None:
         pass
@@ -322,4 +330,22 @@ async def test_frames_that_arrive_after_a_refusal_are_ignored_on_a_busy_loop(rol
         link.data_received(encode(TOPIC, FindMembers(1, 1)))
         await turns()
         assert a.got == []
+        link.connection_lost(None)
+
+
+@pytest.mark.parametrize("role", [Role.CLIENT, Role.NODE])
+async def test_answers_about_names_to_a_peer_that_does_not_read_are_bounded(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_module, "QUEUE_BYTES_MAX", 10_000)
+    question = encode(NO_TOPIC, AskHolder(1, 1, None))
+    async with hosts("a") as (a,):
+        link, transport = connection_module.PeerConnection(a.links, None, lambda: None), Unclosed()
+        link.connection_made(transport)
+        link.data_received(greeting_of("c", role))
+        for _ in range(200):
+            link.data_received(question * 10)
+            await turns()
+        assert 5_000 < len(transport.unread) < 11_000
+        assert a.counts["unread responses"] > 0
         link.connection_lost(None)

@@ -25,7 +25,7 @@ from skipring.net.connection_limits import ConnectionLimits
 from skipring.net.dial_failure import HANDSHAKE_REASONS
 from skipring.net.name_guard import NameGuard, name_taken_text
 from skipring.net.partial_frames import PartialFrames
-from skipring.net.peer import BACK_OFF_MAX_S, DialBacks, RemotePeer
+from skipring.net.peer import BACK_OFF_MAX_S, QUEUE_BYTES_MAX, DialBacks, RemotePeer
 from skipring.net.sockets import Listener
 from skipring.net.work_budget import WorkBudget
 from skipring.observability.logs import RateLimitedLogger, logger
@@ -317,13 +317,22 @@ class Transport:
         """Handle a message about the name of one end of a connection."""
         match message:
             case AskHolder():
-                if not self.is_closed:
-                    is_own = self._is_own(link, message)
-                    link.write(encode(NO_TOPIC, HolderReply(message.connection, is_own)))
+                self._on_ask_holder(link, message)
             case HolderReply():
                 self._names.on_reply(link, message)
             case NameTaken():
                 self._on_name_taken(link, message)
+
+    def _on_ask_holder(self, link: PeerConnection, message: AskHolder) -> None:
+        """Answer at once, unless the peer does not read: such an answer would be late anyway."""
+        transport = link.transport
+        if self.is_closed or transport is None:
+            return
+        if transport.get_write_buffer_size() > QUEUE_BYTES_MAX:
+            self.counts["unread responses"] += 1
+            return
+        is_own = self._is_own(link, message)
+        link.write(encode(NO_TOPIC, HolderReply(message.connection, is_own)))
 
     def _is_own(self, asker: PeerConnection, question: AskHolder) -> bool:
         """Return True if this process has another connection, with this nonce, to the asker.
