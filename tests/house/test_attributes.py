@@ -32,6 +32,7 @@ def is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in {"self", "cls"}
 
 
+@cache
 def classes_in(tree: ast.AST) -> list[ast.ClassDef]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
 
@@ -47,14 +48,15 @@ def stored(tree: ast.AST) -> Iterator[ast.Attribute]:
             yield node
 
 
-def fields_of(owner: ast.ClassDef) -> set[str]:
+@cache
+def fields_of(owner: ast.ClassDef) -> frozenset[str]:
     """Return the attributes that a class declares or assigns itself."""
     declared = {
         node.target.id
         for node in owner.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
-    return declared | {node.attr for node in stored(owner) if is_self(node.value)}
+    return frozenset(declared | {node.attr for node in stored(owner) if is_self(node.value)})
 
 
 def is_record(owner: ast.ClassDef) -> bool:
