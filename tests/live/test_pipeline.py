@@ -141,21 +141,23 @@ def publishing(ring: Ring) -> Iterator[list[bytes]]:
         work.result(WAIT_S)
 
 
-def kill_and_interrupt(ring: Ring, project: Path, mark: str, kills: int) -> tuple[list[bytes], Run]:
-    """Kill a pipeline at several moments, then interrupt it; return ids and the last run."""
+def kill(ring: Ring, project: Path, mark: str, kills: int) -> None:
+    """Kill a pipeline at several moments."""
     moments = [writes("work/ready.json"), has_reported, writes("work/1"), writes("work/0")]
-    with publishing(ring) as published:
-        for number in range(kills):
-            with Run(ring, project, mark) as run:
-                run.wait_until(has_reported if number % 2 else writes("checkpoint/offsets/0"))
-                run.wait_until(moments[number % len(moments)])  # then the block kills the driver
+    for number in range(kills):
         with Run(ring, project, mark) as run:
-            run.wait_until(has_reported)
-            run.wait_until(writes("work/0"))  # during a micro-batch
-            os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does
-            run.status()
-    ring.wait_durable()
-    return published, run
+            run.wait_until(has_reported if number % 2 else writes("checkpoint/offsets/0"))
+            run.wait_until(moments[number % len(moments)])  # then the block kills the driver
+
+
+def interrupt(ring: Ring, project: Path, mark: str) -> Run:
+    """Interrupt a pipeline during a micro-batch; return its run."""
+    with Run(ring, project, mark) as run:
+        run.wait_until(has_reported)
+        run.wait_until(writes("work/0"))
+        os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does
+        run.status()
+    return run
 
 
 def drain(spark: SparkSession, ring: Ring, project: Path) -> dict[str, Any]:
@@ -180,22 +182,36 @@ def check_once(lake: Path, published: list[bytes]) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.slow  # five minutes beside the other tests; test_microbatch.py kills every write
-@pytest.mark.parametrize(("kills", "in_process"), [(1, True), (4, False)])
+def test_pipeline_continues_after_a_kill_with_every_publication_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    project, mark = tmp_path / "project", f"pipeline-{time_ns()}"
+    write_project(project, pipeline=PIPELINE, schema=SCHEMA, gold=GOLD)
+    with running_ring(4, tmp_path / "ring") as ring:
+        with publishing(ring) as published:
+            kill(ring, project, mark, 1)
+        ring.wait_durable()
+        assert left_of(mark) == []
+        drain(spark, ring, project)
+    check_once(project / "lake", published)
+
+
+@pytest.mark.heavy
+@pytest.mark.slow  # five minutes beside the other tests
 def test_pipeline_that_was_killed_interrupted_and_drained_has_every_publication_once(
-    request: pytest.FixtureRequest, tmp_path: Path, kills: int, in_process: bool
+    tmp_path: Path,
 ) -> None:
     project, mark = tmp_path / "project", f"pipeline-{time_ns()}"
     write_project(project, pipeline=PIPELINE, schema=SCHEMA, gold=GOLD)
     with running_ring(4, tmp_path / "ring") as ring:  # one scene: it needs several JVMs
-        published, interrupted = kill_and_interrupt(ring, project, mark, kills)
+        with publishing(ring) as published:
+            kill(ring, project, mark, 4)
+            interrupted = interrupt(ring, project, mark)
+        ring.wait_durable()
         assert left_of(mark) == []
-        if in_process:
-            drain(request.getfixturevalue("spark"), ring, project)
-        else:
-            with Run(ring, project, mark, "--once") as drained:
-                assert drained.status() == 0, drained.text
-            assert left_of(mark) == []
+        with Run(ring, project, mark, "--once") as drained:
+            assert drained.status() == 0, drained.text
+        assert left_of(mark) == []
     assert interrupted.process.returncode == 130
     lines = interrupted.text.splitlines()
     assert [line for line in lines if not line.startswith("{")] == []  # no output of Java
