@@ -229,3 +229,64 @@ def test_pages_together_contain_every_stored_batch_once(
     assert log.end == sum(counts)
     assert log.records == sum(entry.batch.count for entry in found)
     assert all(not discarded & {*range(entry.offset, entry.end)} for entry in found)
+
+
+@pytest.mark.parametrize(
+    ("offset", "low"), [(0, 0), (1, 1), (3, 1), (4, 4), (5, 4), (6, 6), (9, 6)]
+)
+def test_trim_drops_whole_batches_below_an_offset(offset: int, low: int) -> None:
+    log = given_at_once()
+    assert log.trim(offset) == low
+    assert (log.low, log.end, log.records) == (low, 6, 6 - low)
+    assert entries(log) == [(at, each) for at, each in entries(given_at_once()) if at >= low]
+    assert [offset for _, offset in log.entries()] == [at for at in (0, 1, 4) if at >= low]
+    assert all(log.read(each) is None for each in range(low))
+    assert (log.count_trimmed(0, 6), log.count_absent(0, 6)) == (low, 0)
+    assert log.trim(offset) == 0
+    assert log.append(A1) == 6
+    assert log.read(7) == LogEntry(6, b"", A1)
+
+
+def test_low_never_falls() -> None:
+    log = given_at_once()
+    assert (log.trim(4), log.trim(1), log.low) == (4, 0, 4)
+
+
+def test_removed_batch_is_trimmed_and_not_absent() -> None:
+    log = given_at_once()
+    assert [log.remove(offset) for offset in (2, 1, 6, -1)] == [3, 0, 0, 0]
+    assert entries(log) == [(0, A0), (4, B5)]
+    assert (log.low, log.end, log.records) == (0, 6, 3)
+    assert (log.count_trimmed(0, 6), log.count_trimmed(2, 6), log.count_absent(0, 6)) == (3, 2, 0)
+    log.append(A1)
+    assert log.discard(6) == 3
+    assert (log.count_trimmed(0, 9), log.count_absent(0, 9), log.records) == (3, 3, 3)
+    assert (log.discard(2), log.remove(7)) == (0, 0)
+
+
+def test_low_passes_removed_batches() -> None:
+    log = given_at_once()
+    log.remove(1)
+    assert log.low == 0
+    log.remove(0)
+    assert (log.low, log.count_trimmed(0, 6)) == (4, 4)
+    log.remove(4)
+    assert (log.low, log.records, log.extents()[0].records) == (6, 0, 0)
+
+
+def test_numbers_of_dropped_batches_are_not_issued_again() -> None:
+    log = given_at_once()
+    before = log.newest(A0.publisher), log.newest("b")
+    log.remove(2)
+    log.trim(6)
+    assert (log.newest(A0.publisher), log.newest("b")) == before
+    assert before != ({}, {})
+
+
+def test_extent_counts_what_is_stored() -> None:
+    log = given_at_once()
+    log.trim(1)
+    (extent,) = log.extents()
+    assert extent[:4] == (1, 6, 5, A1.size_bytes + B5.size_bytes)
+    log.remove(1)
+    assert log.extents()[0][:4] == (4, 6, 2, B5.size_bytes)

@@ -310,6 +310,9 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_starts": (FIXED, "the log stands for a disk, which assigns the offsets"),
             "_end": (FIXED, "the log stands for a disk, which assigns the offsets"),
             "_records": (FIXED, "the log stands for a disk, which counts its records"),
+            "_removed": (FIXED, "the log stands for a disk, which records what was dropped"),
+            "_newest": (FIXED, "the log stands for a disk, which records what was dropped"),
+            "low": (FIXED, "the log stands for a disk, which records what was dropped"),
         },
         "SubscriberTopics": {
             "_config": (FIXED, "given when the machines are made"),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.log import ANY_BYTE, EntryFilter, LogEntry, MemoryLog, PageLimits
 from skipring.errors import StorageError, StoreFullError
+from skipring.storage import segment as segment_module
 from skipring.storage import topic_directory, topic_log
 from skipring.storage.segment_format import (
     START_OF_CHAIN,
@@ -24,9 +25,10 @@ from skipring.storage.segment_format import (
     decode_entry,
     entry_bytes,
     footer_bytes,
+    next_chain,
 )
 from skipring.storage.store import LogStore
-from skipring.storage.topic_log import SegmentLog, next_chain
+from skipring.storage.topic_log import SegmentLog
 from tests.storage.logs import (
     NEWS,
     OWNER,
@@ -237,7 +239,7 @@ def test_pages_of_some_ids_skip_the_others_without_decoding(
             decoded.append(at)
             return decode_entry(data, at)
 
-        monkeypatch.setattr(topic_log, "decode_entry", counted)
+        monkeypatch.setattr(segment_module, "decode_entry", counted)
         reads = Reads(monkeypatch)
         for firsts in (range(1), range(30, 60), range(255, 256), range(0)):
             wanted = [entry for entry in everything if entry.batch.id[0] in firsts]
@@ -726,3 +728,30 @@ def test_committed_batches_are_not_kept_in_memory(tmp_path: Path) -> None:
         assert log.waiting_bytes > 0
         store.commit()
         assert log.waiting_bytes == 0
+
+
+def test_trim_and_remove_are_like_those_of_a_log_in_memory(tmp_path: Path) -> None:
+    memory = MemoryLog()
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        for _ in range(3):
+            for _ in range(10):
+                memory.append(batch(log.end))
+                append(log, 1)
+            store.commit()
+        for call, offset in (("remove", 20), ("trim", 7), ("remove", 6), ("discard", 9)):
+            assert getattr(log, call)(offset) == getattr(memory, call)(offset)
+        assert (log.low, log.records) == (memory.low, memory.records)
+        for _ in range(3):
+            store.commit()
+            assert offsets(log) == [entry.offset for entry in memory.read_range(0, 60)]
+    assert state(tmp_path)[0] == [entry.offset for entry in memory.read_range(0, 60)]
+
+
+def test_trim_at_or_below_low_changes_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        write(store, 5)
+        append(log, 3)
+        assert [log.trim(offset) for offset in (-5, 0, 1, 4, 3)] == [0, 0, 0, 4, 0]
+        assert (log.low, log.records) == (4, 12)

@@ -1,6 +1,7 @@
 """Log of batches: read by the machines, written by their host (effects Store, Discard).
 
-Offsets count records and only grow. The trie is the index over the log.
+Offsets count records and only grow. The trie is the index over the log. Retention trims the records
+below an offset, and compaction removes single batches; the offsets of the others do not change.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from skipring.core.batches import RecordBatch
+from skipring.core.limits import CHAIN_BYTES, NUMBER_MAX
 from skipring.core.peers import NodeId
-from skipring.core.publications import newest_of
+from skipring.core.publications import newest_of, raise_newest
 
 ANY_BYTE: Final = range(256)
+# Running digest at an offset where it is unknown because the batch before it was trimmed.
+TRIMMED_CHAIN: Final = b"\xff" * CHAIN_BYTES
+PUBLISHERS_MAX: Final = 1024  # Limit: names of which a log in memory keeps dropped numbers.
 
 
 class LogEntry(NamedTuple):
@@ -63,6 +68,17 @@ class EntryPage(NamedTuple):
     next: int
 
 
+class SegmentExtent(NamedTuple):
+    """Statistics of consecutive batches: one segment, known without a read."""
+
+    start: int
+    end: int
+    records: int  # without absent and trimmed ones
+    size_bytes: int  # of the stored batches
+    earliest: int  # known time of a record, in microseconds since the epoch
+    latest: int  # less than ``earliest`` if no time is known
+
+
 class Log(Protocol):
     """Batches of one topic that a subscriber has stored."""
 
@@ -87,14 +103,27 @@ class Log(Protocol):
         """Return the durable mark; 0 in memory."""
 
     @property
+    def low(self) -> int:
+        """Return the first offset that may be stored: all records below it were trimmed."""
+
+    @property
     def records(self) -> int:
-        """Return the number of records, without absent ones."""
+        """Return the number of records, without absent and trimmed ones."""
 
     def count_absent(self, start: int, end: int) -> int:
         """Return the number of lost and quarantined records between two offsets."""
 
+    def count_trimmed(self, start: int, end: int) -> int:
+        """Return the number of trimmed and removed records between two offsets."""
+
+    def extents(self) -> list[SegmentExtent]:
+        """Return the statistics of the stored segments, in order; the last may lack new batches."""
+
     def chain_at(self, offset: int) -> bytes:
-        """Return the running digest over all batches before an offset; empty in memory."""
+        """Return the running digest over all batches before an offset; empty in memory.
+
+        It is TRIMMED_CHAIN below ``low``, and behind a removed batch whose digest is unknown.
+        """
 
     def read(self, offset: int) -> LogEntry | None:
         """Return the entry that contains an offset, or None if it cannot be read."""
@@ -125,11 +154,27 @@ class Log(Protocol):
         Return 0 if the offset is absent. Only the host calls this.
         """
 
+    def trim(self, offset: int) -> int:
+        """Drop the batches that end at or below an offset; return the number of their records.
+
+        Only the host calls this. The next commit makes it durable.
+        """
+
+    def remove(self, offset: int) -> int:
+        """Drop the batch that contains an offset; return the number of its records.
+
+        Return 0 if the offset is absent or trimmed. Only the host calls this. A crash can restore
+        removed batches, but then it restores all that were removed after them too.
+        """
+
+    def limit_segments(self, bytes_max: int | None) -> None:
+        """Limit new segments to a sixteenth of the bytes of the topic; None: to the default."""
+
 
 class MemoryLog:
     """Log in memory, for simulations and for nodes without a disk."""
 
-    __slots__ = ("_batches", "_end", "_records", "_starts")
+    __slots__ = ("_batches", "_end", "_newest", "_records", "_removed", "_starts", "low")
 
     def __init__(self, batches: Iterable[RecordBatch] = ()) -> None:
         # None uses less memory than empty lists: most logs of a large simulated ring are empty.
@@ -137,6 +182,9 @@ class MemoryLog:
         self._starts: list[int] = _NO_STARTS
         self._end = 0
         self._records = 0
+        self._removed: dict[int, int] | None = None  # removed counts by offset, from ``low`` on
+        self._newest: dict[NodeId, dict[int, int]] | None = None  # numbers of dropped batches
+        self.low = 0
         for batch in batches:
             self.append(batch)
 
@@ -152,7 +200,7 @@ class MemoryLog:
 
     @property
     def records(self) -> int:
-        """Return the number of records, without discarded ones."""
+        """Return the number of records, without discarded and trimmed ones."""
         return self._records
 
     def count_absent(self, start: int, end: int) -> int:
@@ -160,7 +208,20 @@ class MemoryLog:
         if self._records == self._end:
             return 0
         found = [(each.offset, each.end) for each in self.read_range(start, end)]
-        return max(end - start, 0) - sum([min(b, end) - max(a, start) for a, b in found])
+        stored = sum([min(b, end) - max(a, start) for a, b in found])
+        return max(end - start, 0) - stored - self.count_trimmed(start, end)
+
+    def count_trimmed(self, start: int, end: int) -> int:
+        """Return the number of trimmed and removed records between two offsets."""
+        removed = [(at, at + count) for at, count in (self._removed or {}).items()]
+        found = [(max(a, start), min(b, end)) for a, b in [(0, self.low), *removed]]
+        return sum([b - a for a, b in found if a < b])
+
+    def extents(self) -> list[SegmentExtent]:
+        """Return the statistics of all batches as one segment, without their times."""
+        batches = [each for each in self._batches or () if each is not None]
+        size_bytes = sum([each.size_bytes for each in batches])
+        return [SegmentExtent(self.low, self._end, self._records, size_bytes, 0, NUMBER_MAX)]
 
     def chain_at(self, offset: int) -> bytes:
         """Return empty bytes: a log in memory has no running digest."""
@@ -209,7 +270,8 @@ class MemoryLog:
     def newest(self, publisher: NodeId) -> dict[int, int]:
         """Return the newest number of each incarnation of a publisher."""
         batches = [each for each in self._batches or () if each and each.publisher == publisher]
-        return newest_of(batch.end - 1 for batch in batches if not batch.unordered)
+        dropped = (self._newest or {}).get(publisher, {}).values()
+        return newest_of([*dropped, *(each.end - 1 for each in batches if not each.unordered)])
 
     def append(self, batch: RecordBatch) -> int:
         """Append a batch; return the offset of its first record."""
@@ -231,6 +293,58 @@ class MemoryLog:
         count = batch.count if batch is not None else 0
         self._records -= count
         return count
+
+    def trim(self, offset: int) -> int:
+        """Drop the batches that end at or below an offset; return the number of their records."""
+        batches, before = self._batches or [], self._records
+        place = bisect_right(self._starts, offset) - 1 if offset < self._end else len(batches)
+        for batch in batches[: max(place, 0)]:
+            self._drop(batch)
+        if place > 0:
+            self._raise_low(place)
+        return before - self._records
+
+    def remove(self, offset: int) -> int:
+        """Drop the batch that contains an offset; return the number of its records."""
+        batches = self._batches or []
+        place = bisect_right(self._starts, offset) - 1 if offset < self._end else -1
+        batch = batches[place] if place >= 0 else None
+        if batch is None:
+            return 0
+        batches[place] = None
+        self._drop(batch)
+        if self._removed is None:
+            self._removed = {}
+        self._removed[self._starts[place]] = max(batch.count, 1)  # memory may be corrupted
+        self._raise_low(0)
+        return batch.count
+
+    def _drop(self, batch: RecordBatch | None) -> None:
+        """Count a dropped batch out, and keep its number: it must not be issued again."""
+        if batch is None:
+            return
+        self._records -= batch.count
+        if not batch.unordered:
+            if self._newest is None:
+                self._newest = {}
+            raise_newest(self._newest.setdefault(batch.publisher, {}), batch.end - 1)
+            if len(self._newest) > PUBLISHERS_MAX:
+                del self._newest[next(iter(self._newest))]
+
+    def _raise_low(self, place: int) -> None:
+        """Forget the batches before a place, and the dropped ones that follow."""
+        batches = self._batches or []
+        while place < len(batches) and batches[place] is None:
+            place += 1
+        if not place:
+            return
+        del batches[:place], self._starts[:place]
+        self.low = self._starts[0] if self._starts else self._end
+        if self._removed:
+            self._removed = {at: n for at, n in self._removed.items() if at >= self.low} or None
+
+    def limit_segments(self, bytes_max: int | None) -> None:
+        """Do nothing: a log in memory has no segments."""
 
 
 _NO_STARTS: Final[list[int]] = []

@@ -4,6 +4,9 @@ Intact entries keep their offsets. Unusable files and bytes after the last entry
 Lost offsets before the end of the log are recorded as absent, and the log gets a new epoch. Damaged
 bytes between entries remain in their file. Damage inside a sealed segment is not searched for: a
 read finds it.
+
+Segments below ``low`` are deleted, also if a backup has restored them. If the record is lost, the
+first segment determines ``low``. If the files end below ``low``, the log continues there.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import secrets
 from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from skipring.core.log import LogEntry
 from skipring.core.peers import NodeId, TopicId
@@ -64,17 +69,22 @@ def recover(
         directory.quarantine_file(path)
     with closing(FileCache(os.O_RDWR)) as files:
         loaded = _load(files, directory, topic, owner, paths)
-        old = record or TopicRecord(topic, store, secrets.randbits(_EPOCH_BITS))
-        lost = [each for each in _lost(loaded) if not covers(old.absent, *each)]
-        absent = merged([*old.absent, *lost])
+        starts = [each.index.start for each, *_ in loaded if each.index.positions]
+        fresh = TopicRecord(topic, store, secrets.randbits(_EPOCH_BITS), low=min(starts, default=0))
+        old = record or fresh
         end = max([each.index.end for each, *_ in loaded if each.index.positions], default=0)
-        absent = [(start, min(stop, end)) for start, stop in absent if start < end]
-        epoch = secrets.randbits(_EPOCH_BITS) if lost else old.epoch
-        renewed = TopicRecord(old.topic, old.store, epoch, absent)
+        low, is_cut = max(old.low, 0), end < old.low
+        lost = [each for each in _lost(loaded, low) if not covers(old.absent, *each)]
+        absent = [(max(a, low), min(b, end)) for a, b in merged([*old.absent, *lost])]
+        absent = [(start, stop) for start, stop in absent if start < stop]
+        epoch = secrets.randbits(_EPOCH_BITS) if lost or is_cut else old.epoch
+        renewed = replace(old, epoch=epoch, absent=absent, low=low)
         if renewed != record and (end or record is not None):
             directory.write_record(renewed)  # before the repair, which hides losses
             record = renewed
-        segments = _repaired(files, directory, loaded)
+        segments = _repaired(files, directory, _trimmed(files, loaded, low, end))
+        for segment in segments:
+            segment.index.drop_offsets(renewed.dropped.get(segment.header.start, b""))
     count = sum([stop - start for start, stop in lost])
     return RecoveredLog(renewed, segments, record is not None, count, owner)
 
@@ -109,14 +119,31 @@ def _load(
     return found
 
 
-def _lost(loaded: list[LoadedSegment]) -> list[tuple[int, int]]:
-    """Return the lost ranges of offsets before the end of the log."""
+def _trimmed(
+    files: FileCache, loaded: list[LoadedSegment], low: int, end: int
+) -> list[LoadedSegment]:
+    """Delete the segments below an offset, except the last one if the log ends there."""
+    kept: list[LoadedSegment] = []
+    for each in loaded:
+        index = each.segment.index
+        is_trimmed = index.positions and index.end <= low
+        if is_trimmed and not index.end == low == end:
+            files.drop(each.segment.path)
+            each.segment.path.unlink()
+        else:
+            kept.append(each)
+    return kept
+
+
+def _lost(loaded: list[LoadedSegment], low: int) -> list[tuple[int, int]]:
+    """Return the lost ranges of offsets from an offset to the end of the log."""
     lost: list[tuple[int, int]] = []
-    end = 0
+    end = low
     for segment, _, found in loaded:
         if segment.index.positions:
             lost += [(end, segment.index.start), *found]
-            end = segment.index.end
+            end = max(end, segment.index.end)
+    lost = [(max(start, low), stop) for start, stop in lost]
     return [(start, stop) for start, stop in lost if start < stop]
 
 

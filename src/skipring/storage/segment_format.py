@@ -1,12 +1,14 @@
 """Format of stored files: blocks with a checksum, and the entries of a segment.
 
 A segment file is a header, then entries, then a footer once the segment is full. An entry begins
-with a marker, so a scan finds the entries behind damaged bytes. Every read verifies a CRC-32.
+with a marker, so a scan finds the entries behind damaged bytes. Every read verifies a CRC-32. A
+*gap* is an entry without a batch, in place of consecutive entries that were dropped.
 """
 
 from __future__ import annotations
 
 import sys
+from hashlib import blake2b
 from struct import Struct as Layout
 from typing import Final, Generic, TypeVar
 from zlib import crc32
@@ -31,6 +33,8 @@ TRAILER_BYTES: Final = _TRAILER.size
 _PREFIX: Final = Layout("<4sII")  # marker, size and CRC-32 of the rest
 _FIXED: Final = Layout(f"<QHH{ID_BYTES}s{DIGEST_BYTES}s")  # offset, count, head size, id, digest
 ID_AT: Final = _PREFIX.size + 12  # position of the id in an entry
+GAP_ID: Final = bytes(ID_BYTES)  # of a gap, whose body is the number of its records
+_GAP_BODY_BYTES: Final = 8
 
 Content = TypeVar("Content", bound=Struct)
 
@@ -84,11 +88,19 @@ class SegmentFooter(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     statistics: SegmentStatistics | None = None  # not in footers of older versions
 
 
+_CHAIN: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring chain")
 _ENCODER: Final = msgpack.Encoder()
 HEADERS: Final = BlockFormat(b"skiplog1", SegmentHeader)
 # A footer in the other byte order is not used, like a damaged one.
 FOOTERS: Final = BlockFormat(b"skipen2" + sys.byteorder[:1].encode(), SegmentFooter)
 _HEADS: Final = msgpack.Decoder(tuple[NodeId, int, bool])  # publisher, first number, unordered
+
+
+def next_chain(chain: bytes, batch_id: bytes) -> bytes:
+    """Return the running digest after one more batch."""
+    state = _CHAIN.copy()
+    state.update(chain + batch_id)
+    return state.digest()
 
 
 def encode_entry(entry: LogEntry) -> bytes:
@@ -98,6 +110,12 @@ def encode_entry(entry: LogEntry) -> bytes:
     fixed = _FIXED.pack(entry.offset, batch.count, len(head), batch.id, entry.chain) + head
     size = len(fixed) + len(batch.body)
     return _PREFIX.pack(MARKER, size, crc32(batch.body, crc32(fixed))) + fixed
+
+
+def encode_gap(start: int, end: int, chain: bytes) -> bytes:
+    """Return the bytes of a gap between two offsets; the digest is that after the gap."""
+    body = (end - start).to_bytes(_GAP_BODY_BYTES, "little")
+    return encode_entry(LogEntry(start, chain, RecordBatch("", 0, 0, body, True, GAP_ID))) + body
 
 
 def entry_bytes(data: bytes | memoryview, at: int = 0) -> int:
@@ -124,8 +142,12 @@ def decode_entry(data: bytes | memoryview, at: int = 0) -> LogEntry | None:
         publisher, first, unordered = _HEADS.decode(data[head_at:body_at])
     except DecodeError:
         return None
-    batch = RecordBatch(publisher, first, count, bytes(data[body_at:end]), unordered, key)
-    return LogEntry(offset, chain, batch) if 0 < count <= RECORDS_MAX else None
+    body = bytes(data[body_at:end])
+    is_gap = key == GAP_ID and not count and len(body) == _GAP_BODY_BYTES
+    if is_gap:
+        count = int.from_bytes(body, "little")
+    batch = RecordBatch(publisher, first, count, body, unordered, key)
+    return LogEntry(offset, chain, batch) if 0 < count <= RECORDS_MAX or is_gap else None
 
 
 def encode_footer(footer: SegmentFooter) -> bytes:

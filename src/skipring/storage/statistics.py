@@ -67,6 +67,21 @@ class EntryStatistics(Struct, eq=False):
         earliest, latest = _times(batch.body)
         self._widen(earliest, latest)
 
+    def add_gap(self) -> None:
+        """Add an entry without a batch, which no read selects."""
+        self.firsts.append(0)
+        if self.tags is not None:
+            self.tags.append(0)
+
+    def copy(self, other: EntryStatistics, number: int) -> None:
+        """Add an entry of other statistics; their times include its times."""
+        self.firsts.append(other.firsts[number])
+        if other.tags is None:
+            self.tags = None
+        if self.tags is not None and other.tags is not None:
+            self.tags.append(other.tags[number])
+        self._widen(other.earliest, other.latest)
+
     def extend(self, other: EntryStatistics) -> None:
         """Add entries that follow."""
         self.firsts += other.firsts
@@ -86,15 +101,23 @@ class EntryStatistics(Struct, eq=False):
         return SegmentStatistics(bytes(self.tags), self.earliest, self.latest)
 
     def selected(
-        self, positions: Sequence[int], first: int, bytes_max: int, wanted: EntryFilter
+        self,
+        positions: Sequence[int],
+        first: int,
+        bytes_max: int,
+        wanted: EntryFilter,
+        live: bytearray | None = None,
     ) -> tuple[list[int], int]:
-        """Return possible matches from an entry on, close together, and where to continue."""
+        """Return possible matches from an entry on, close together, and where to continue.
+
+        ``live`` has a mark for each entry, 0 for a dropped one; None: all are live.
+        """
         times = wanted.times
         if times is not None and (self.latest < times.start or self.earliest >= times.stop):
             return [], len(positions)
         found: list[int] = []
         last = 0
-        for number in self._candidates(first, wanted):
+        for number in self._candidates(first, wanted, live):
             position = positions[number]
             if found:
                 size = position - positions[found[0]]
@@ -104,8 +127,8 @@ class EntryStatistics(Struct, eq=False):
             last = positions[number + 1] if number + 1 < len(positions) else position
         return found, min(first + WINDOW_ENTRIES, len(positions))
 
-    def _candidates(self, first: int, wanted: EntryFilter) -> Iterator[int]:
-        """Yield the entries whose id and publisher may match, among WINDOW_ENTRIES.
+    def _candidates(self, first: int, wanted: EntryFilter, live: bytearray | None) -> Iterator[int]:
+        """Yield the live entries whose id and publisher may match, among WINDOW_ENTRIES.
 
         It marks them in parts of growing size, so the next match costs what its distance costs.
         """
@@ -114,6 +137,8 @@ class EntryStatistics(Struct, eq=False):
         while first < end:
             stop = min(first + size, end)
             marks = self._marks(first, stop, wanted)
+            if live is not None:
+                marks = _both(marks, live[first:stop])
             at = marks.find(1)
             while at >= 0:
                 yield first + at
@@ -125,9 +150,13 @@ class EntryStatistics(Struct, eq=False):
         marks = bytes(self.firsts[first:stop].translate(_marked(wanted.firsts)))
         if wanted.publishers is None or self.tags is None:
             return marks
-        tagged = self.tags[first:stop].translate(_tagged(wanted.publishers))
-        both = int.from_bytes(marks, "big") & int.from_bytes(tagged, "big")
-        return both.to_bytes(len(marks), "big")
+        return _both(marks, self.tags[first:stop].translate(_tagged(wanted.publishers)))
+
+
+def _both(marks: bytes, others: bytearray) -> bytes:
+    """Return the marks that are in both sequences."""
+    both = int.from_bytes(marks, "big") & int.from_bytes(others, "big")
+    return both.to_bytes(len(marks), "big")
 
 
 @lru_cache(maxsize=1024)  # most batches of a topic come from few publishers

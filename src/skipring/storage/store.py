@@ -156,6 +156,8 @@ class LogStore:
                 while group:  # a log may fill several segments
                     self._commit([log for log, _ in group])
                     group = [(log, end) for log, end in group if log.durable_end < end]
+            for log, _ in waiting:
+                self._measure(log.reclaim)
 
     def _commit(self, logs: list[SegmentLog]) -> None:
         """Write all logs before the first sync, which may then write the metadata of all files."""

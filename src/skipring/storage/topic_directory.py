@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from skipring.core.peers import TopicId
+from skipring.core.peers import NodeId, TopicId
 from skipring.storage.data_dir import make_directory, sync_directory, write_durably
 from skipring.storage.segment import SUFFIX
 from skipring.storage.segment_format import BlockFormat
@@ -27,7 +27,8 @@ QUARANTINE_BYTES_MAX: Final = 128 << 20
 QUARANTINE_FILES_MAX: Final = 1000
 
 _HASH_BYTES: Final = 16
-_OWN_FILES: Final = (RECORD_FILE, f"{RECORD_FILE}.new")  # the second: an interrupted replacement
+FRESH: Final = ".new"  # of a file that replaces another one
+_OWN_FILES: Final = (RECORD_FILE, f"{RECORD_FILE}{FRESH}")  # the second: an interrupted replacement
 _UNREADABLE: Final = frozenset({ENOENT, ENOTDIR, EISDIR, EIO})
 _SEGMENT: Final = re.compile(r"(\d{20})" + re.escape(SUFFIX))
 
@@ -39,6 +40,11 @@ class TopicRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     store: str
     epoch: int  # random; a new one after every loss
     absent: list[tuple[int, int]] = []  # ranges of lost and of quarantined offsets
+    low: int = 0  # all offsets before it were trimmed
+    # Dropped entries of each segment, by its start, when files were last removed: relative offsets.
+    dropped: dict[int, bytes] = {}
+    owner: NodeId = ""  # the node of the store
+    newest: list[int] = []  # the newest number of each incarnation of the owner
 
 
 _RECORDS: Final = BlockFormat(b"skiptop1", TopicRecord)
@@ -78,6 +84,8 @@ class TopicDirectory:
             is_file = path.is_file() and not path.is_symlink()
             if match is not None and is_file:
                 segments[int(match[1])] = path
+            elif is_file and _SEGMENT.fullmatch(path.name.removesuffix(FRESH)):
+                path.unlink()  # an interrupted replacement
             elif path != self._quarantine and not (is_file and path.name in _OWN_FILES):
                 foreign.append(path)
         return segments, foreign

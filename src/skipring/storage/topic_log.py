@@ -6,20 +6,28 @@ import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
-from hashlib import blake2b
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
 from skipring.core.batches import OVERHEAD_BYTES, RecordBatch
 from skipring.core.limits import CHAIN_BYTES
-from skipring.core.log import ANY_BYTE, EVERY, EntryFilter, EntryPage, LogEntry, PageLimits
+from skipring.core.log import (
+    EVERY,
+    TRIMMED_CHAIN,
+    EntryFilter,
+    EntryPage,
+    LogEntry,
+    PageLimits,
+    SegmentExtent,
+)
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, newest_of
 from skipring.storage.data_dir import sync_directory
 from skipring.storage.recovery import RecoveredLog
 from skipring.storage.segment import (
+    EntryChunk,
     EntryIndex,
     FileCache,
     LogSegment,
@@ -27,52 +35,26 @@ from skipring.storage.segment import (
     write_pieces,
 )
 from skipring.storage.segment_format import (
-    DIGEST_BYTES,
-    ENTRY_BYTES_MAX,
+    GAP_ID,
     HEADERS,
-    ID_AT,
     START_OF_CHAIN,
     SegmentHeader,
-    decode_entry,
     encode_entry,
+    next_chain,
 )
+from skipring.storage.segment_list import SegmentList
 from skipring.storage.topic_directory import TopicDirectory, covers, merged
 
 SEGMENT_BYTES_MAX: Final = 64 << 20  # Guess: the entry that reaches it is the last of a segment.
+SEGMENT_BYTES_MIN: Final = 4096  # Guess: a smaller file takes a block of the disk too.
+SEGMENTS_OF_LIMIT: Final = 16  # A segment is at most this part of the bytes of its topic.
 READ_BYTES: Final = 1 << 20  # Guess: one read of a range.
 PASSED_AT_ONCE: Final = (
     32  # Guess: excluding an entry costs less, but distant entries are read alone.
 )
 _RANGE: Final = PageLimits(READ_BYTES, READ_BYTES, READ_BYTES, READ_BYTES)
 _ONE: Final = PageLimits(1, 1, 1, 1)
-_CHAIN: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring chain")
 sync_data: Final = getattr(os, "fdatasync", os.fsync)  # not on every platform
-
-
-def next_chain(chain: bytes, batch_id: bytes) -> bytes:
-    """Return the running digest after one more batch."""
-    state = _CHAIN.copy()
-    state.update(chain + batch_id)
-    return state.digest()
-
-
-class _Chunk(NamedTuple):
-    """Entries of one segment in order, and their bytes, which may be damaged or cut short."""
-
-    offsets: list[int]  # of each entry, then the offset where the next chunk begins
-    positions: list[int]  # of each entry in the data
-    sizes: list[int]  # of each entry, at most
-    data: bytes
-    passed: int = 0  # entries that the index excluded
-
-    def entry(self, number: int, firsts: range = ANY_BYTE) -> LogEntry | None:
-        """Return an entry; None if it is damaged, or if its id begins with another byte."""
-        at = self.positions[number]
-        id_at = at + ID_AT
-        if firsts != ANY_BYTE and (id_at >= len(self.data) or self.data[id_at] not in firsts):
-            return None
-        entry = decode_entry(memoryview(self.data), at)
-        return entry if entry is not None and entry.offset == self.offsets[number] else None
 
 
 class SegmentLog:
@@ -96,42 +78,57 @@ class SegmentLog:
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
     ) -> None:
         self._directory = directory
-        self._readers = readers
         self._writers = writers  # used by the thread that commits
         self._changed = changed  # logs for the next commit of the store
         self._owner = recovered.owner
-        self._segment_bytes_max = segment_bytes_max
+        self._default_bytes_max = self._segment_bytes_max = segment_bytes_max
         self._record = record = recovered.record
         self._is_recorded = recovered.is_recorded  # the record on the disk is up to date
         self.topic, self.store, self.epoch = record.topic, record.store, record.epoch
-        self._absent = record.absent  # ranges of offsets
-        self._segments = segments = recovered.segments
-        self._starts = [segment.header.start for segment in segments]
-        self._start_chain = segments[0].header.chain if segments else START_OF_CHAIN
-        self._chain = segments[-1].index.chain if segments else START_OF_CHAIN
-        self.end = self.durable_end = segments[-1].index.end if segments else 0
+        self._absent = record.absent  # ranges of offsets, from ``low`` on
+        self._lock = Lock()  # for state that a commit in another thread uses
+        self._segments = SegmentList(recovered.segments, readers, self._lock, record.low)
+        self._chain = last.index.chain if (last := self._segments.last) else START_OF_CHAIN
+        self.low = record.low
+        self.end = self.durable_end = self._segments.end
         self._unconfirmed: list[LogEntry] = []  # from ``durable_end`` to ``end``
         self._unconfirmed_bytes = 0  # approximate
         self._discards: deque[tuple[int, bytes]] = deque()  # offsets and entries to quarantine
+        self._removed: dict[int, int] = {}  # counts of removed batches in memory, by offset
         self._tail: tuple[LogSegment, EntryIndex] | None = None  # of the current commit
         self._is_tainted = False  # a commit failed: the next one begins a new segment
-        self._lock = Lock()  # for state that a commit in another thread uses
+        self._has_garbage = bool(recovered.segments)  # a commit may have files to reclaim
 
     @property
     def records(self) -> int:
-        """Return the number of records, without absent ones."""
-        return self.end - sum([end - start for start, end in self._absent])
+        """Return the number of records, without absent and trimmed ones."""
+        return self.end - self.count_absent(0, self.end) - self.count_trimmed(0, self.end)
 
     def count_absent(self, start: int, end: int) -> int:
         """Return the number of lost and quarantined records between two offsets."""
         absent = [(max(a, start), min(b, end)) for a, b in self._absent]
         return sum([b - a for a, b in absent if a < b])
 
+    def count_trimmed(self, start: int, end: int) -> int:
+        """Return the number of trimmed and removed records between two offsets."""
+        above, dropped_between = max(start, self.low), self._segments.dropped_between
+        found = dropped_between(above, end)
+        if found:  # lost offsets may follow a dropped entry
+            found -= sum([dropped_between(max(a, above), min(b, end)) for a, b in self._absent])
+        removed = list(self._removed.items())
+        found += sum([max(min(at + n, end) - max(at, above), 0) for at, n in removed])
+        return found + max(min(end, self.low) - max(start, 0), 0)
+
+    def extents(self) -> list[SegmentExtent]:
+        """Return the statistics of the segments, in order, without batches in memory."""
+        return self._segments.extents(self.low)
+
     @property
     def waiting_bytes(self) -> int:
-        """Return the size of what the next commit writes, and of a segment that it seals."""
-        last_bytes = self._segments[-1].index.size if self._segments else 0
+        """Return the size of what the next commit writes, and of segments it seals or rewrites."""
+        last_bytes = last.index.size if (last := self._segments.last) is not None else 0
         sealed_bytes = last_bytes if last_bytes >= self._segment_bytes_max else 0
+        sealed_bytes += self._segment_bytes_max if self._has_garbage else 0
         discarded_bytes = sum([len(data) for _, data in list(self._discards)])
         return self._unconfirmed_bytes + sealed_bytes + discarded_bytes
 
@@ -158,6 +155,7 @@ class SegmentLog:
         """
         entries: list[LogEntry] = []
         size = scanned = number = passed = 0
+        start = max(start, self.low)
         while start < min(end, self.end):
             bytes_max = min(limits.bytes_max - size, limits.scanned_bytes_max - scanned)
             entries_left = limits.scanned_entries_max - number
@@ -186,65 +184,28 @@ class SegmentLog:
         return bool(self._absent) and covers(self._absent, offset, offset + 1)
 
     def _chunk(
-        self, offset: int, bytes_max: int, entries_max: int = 1, wanted: EntryFilter = EVERY
-    ) -> _Chunk:
-        """Read entries of one segment, or of the memory, up to a total size.
-
-        Without a filter it is at least one; the first is the last entry that begins at or before
-        the offset, if there is any.
-        """
+        self, offset: int, bytes_max: int, entries_max: int, wanted: EntryFilter | None
+    ) -> EntryChunk:
+        """Read entries of one segment, or of the memory; without a filter also dropped ones."""
         with self._lock:
             if offset >= self.durable_end:
-                return self._memory_chunk(offset, bytes_max, entries_max)
-            place = max(0, bisect_right(self._starts, offset) - 1)
-            segment, after = self._segments[place], self._starts[place + 1 : place + 2]
-            index = segment.index
-            first = max(0, bisect_right(index.offsets, offset - index.start) - 1)
-            numbers, stop = index.selected(first, bytes_max, entries_max, wanted)
-            offsets = [index.start + index.offsets[number] for number in numbers]
-            is_last = stop == len(index.positions)
-            following = after[0] if after else self.durable_end
-            offsets.append(following if is_last else index.start + index.offsets[stop])
-            positions = [index.positions[number] for number in numbers]
-            ends = (
-                [*index.positions[numbers[0] + 1 : numbers[-1] + 2], index.size] if numbers else []
-            )
-            sizes = [
-                min(ends[number - numbers[0]] - at, ENTRY_BYTES_MAX)  # a gap may follow
-                for number, at in zip(numbers, positions, strict=True)
-            ]
-        passed = stop - first - len(numbers)
-        if not numbers:
-            return _Chunk(offsets, [], [], b"", passed)
-        base = positions[0]
-        data = self._readers.read(segment.path, positions[-1] + sizes[-1] - base, base)
-        return _Chunk(offsets, [each - base for each in positions], sizes, data, passed)
+                removed = self._removed if wanted is not None else {}
+                entries = self._unconfirmed[self._waiting(offset) :]
+                return EntryChunk.of(entries, removed, bytes_max, entries_max)
+        return self._segments.chunk(offset, bytes_max, entries_max, wanted)
 
-    def _memory_chunk(self, offset: int, bytes_max: int, entries_max: int) -> _Chunk:
-        """Return entries in memory as they will be stored."""
-        first = bisect_right(self._unconfirmed, offset, key=lambda each: each.offset) - 1
-        offsets, positions, data = [self._unconfirmed[first].offset], list[int](), bytearray()
-        for number in range(first, len(self._unconfirmed)):
-            entry = self._unconfirmed[number]
-            positions.append(len(data))
-            data += encode_entry(entry) + entry.batch.body
-            offsets.append(entry.end)
-            if len(data) >= bytes_max or len(positions) >= entries_max:
-                break
-        ends = [*positions[1:], len(data)]
-        sizes = [end - at for at, end in zip(positions, ends, strict=True)]
-        return _Chunk(offsets, positions, sizes, bytes(data))
+    def _waiting(self, offset: int) -> int:
+        """Return the place in memory of the entry that contains an offset."""
+        return bisect_right(self._unconfirmed, offset, key=lambda each: each.offset) - 1
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """Yield the stored id of each batch and the offset of its first record."""
         with self._lock:
-            stored = [(segment, segment.index.offsets[:]) for segment in self._segments]
-            inside = [(entry.batch.id, entry.offset) for entry in self._unconfirmed]
-        for segment, relative in stored:
-            ids, start = segment.ids(self._readers), segment.header.start
-            found = ((key, start + each) for key, each in zip(ids, relative, strict=False))
-            yield from (each for each in found if not self._absent or not self._is_absent(each[1]))
-        yield from (each for each in inside if not self._is_absent(each[1]))
+            inside, end = self._unconfirmed[:], self.durable_end
+        for key, offset in self._segments.entries(self.low, end):
+            if offset >= self.low and not (self._absent and self._is_absent(offset)):
+                yield key, offset
+        yield from ((e.batch.id, e.offset) for e in inside if not self._is_gone(e.offset))
 
     def newest(self, publisher: NodeId) -> dict[int, int]:
         """Return the newest number of each incarnation of the node of the store.
@@ -254,7 +215,8 @@ class SegmentLog:
         if publisher != self._owner:
             return {}
         with self._lock:
-            found = [seq for each in self._segments for seq in each.index.newest.values()]
+            found = [seq for each in self._segments.all for seq in each.index.newest.values()]
+            found += self._record.newest if self._record.owner == self._owner else []
             batches = [each.batch for each in self._unconfirmed]
         own = [each for each in batches if each.publisher == publisher and not each.unordered]
         return newest_of([*found, *(each.end - 1 for each in own)])
@@ -264,11 +226,17 @@ class SegmentLog:
         assert 0 <= offset <= self.end, f"offset {offset} beyond {self.end}"
         if offset == self.end:
             return self._chain[:CHAIN_BYTES]
-        if offset <= (self._starts[0] if self._starts else 0):
-            return self._start_chain[:CHAIN_BYTES]
-        entry = self._chunk(offset - 1, 1).entry(0)
-        is_before = entry is not None and entry.offset < offset  # the first entry may be lost
-        return entry.chain[:CHAIN_BYTES] if entry is not None and is_before else bytes(CHAIN_BYTES)
+        if offset < self.low:
+            return TRIMMED_CHAIN
+        if offset <= self._segments.start:
+            return self._segments.start_chain[:CHAIN_BYTES]
+        entry = self._chunk(offset - 1, 1, 1, None).entry(0)
+        if offset <= self._segments.start:  # a commit has deleted the segment before
+            return self._segments.start_chain[:CHAIN_BYTES]
+        if entry is None or entry.offset >= offset:  # the first entry may be lost
+            return bytes(CHAIN_BYTES)
+        is_inside = entry.batch.id == GAP_ID and entry.end > offset
+        return TRIMMED_CHAIN if is_inside else entry.chain[:CHAIN_BYTES]
 
     # -- writes ----------------------------------------------------------------------------
 
@@ -278,6 +246,7 @@ class SegmentLog:
         assert len(key) == ID_BYTES, "a batch without an id"
         self._chain = chain = next_chain(self._chain, key)
         with self._lock:
+            self._segments.close_replaced()
             self._unconfirmed.append(LogEntry(offset, chain, batch))
             self._unconfirmed_bytes += OVERHEAD_BYTES + len(batch.body)
             self.end = offset + batch.count
@@ -289,9 +258,9 @@ class SegmentLog:
 
         The next commit makes this durable.
         """
-        if not 0 <= offset < self.end or self._is_absent(offset):
+        if self._is_gone(offset):
             return 0
-        chunk = self._chunk(offset, 1)
+        chunk = self._chunk(offset, 1, 1, None)
         entry = chunk.entry(0)
         start, after = chunk.offsets
         end = entry.end if entry is not None else after  # a damaged one ends where the next begins
@@ -304,6 +273,70 @@ class SegmentLog:
             self._changed[self.topic] = self
         return end - start
 
+    def _is_gone(self, offset: int) -> bool:
+        """Return True unless an offset is stored."""
+        if not self.low <= offset < self.end or self._is_absent(offset):
+            return True
+        with self._lock:
+            if offset >= self.durable_end:
+                return self._unconfirmed[self._waiting(offset)].offset in self._removed
+            index = self._segments.at(offset)[0].index
+            return not index.is_live(index.number(offset))
+
+    def trim(self, offset: int) -> int:
+        """Drop the batches that end at or below an offset; return the number of their records."""
+        before = self.records
+        with self._lock:
+            start = self.end
+            if offset <= self.low:
+                return 0
+            if offset < self.durable_end:
+                index = self._segments.at(offset)[0].index
+                start = index.span(index.number(offset))[0]
+            elif offset < self.end:
+                start = self._unconfirmed[self._waiting(offset)].offset
+            if start > self.low:
+                self._raise_low(start)
+        return before - self.records
+
+    def remove(self, offset: int) -> int:
+        """Drop the batch that contains an offset; return the number of its records."""
+        if self._is_gone(offset):
+            return 0
+        with self._lock:
+            if offset >= self.durable_end:
+                entry = self._unconfirmed[self._waiting(offset)]
+                self._removed[entry.offset] = count = entry.end - entry.offset
+            else:
+                index = self._segments.at(offset)[0].index
+                span = index.span(number := index.number(offset))
+                count = span[1] - span[0] - self.count_absent(*span)  # lost ones may follow
+                index.drop(number)
+                self._has_garbage |= self._segments.is_garbage(index)
+            self._changed[self.topic] = self
+            self._raise_low(self.low)
+        return count
+
+    def _raise_low(self, offset: int) -> None:
+        """Raise ``low`` to the first batch that is stored from an offset on."""
+        found = self._segments.next_live(offset, self._is_absent)
+        if found is None:
+            inside = (each.offset for each in self._unconfirmed[max(self._waiting(offset), 0) :])
+            stored = (at for at in inside if at not in self._removed and not self._is_absent(at))
+            found = next(stored, self.end)
+        if found > self.low:
+            self.low = low = found
+            self._absent = [(max(a, low), b) for a, b in self._absent if b > low]
+            self._removed = {at: n for at, n in self._removed.items() if at >= low}
+            self._segments.drop_before(low)
+            self._is_recorded, self._has_garbage = False, True
+            self._changed[self.topic] = self
+
+    def limit_segments(self, bytes_max: int | None) -> None:
+        """Limit new segments to a sixteenth of the bytes of the topic; None: to the default."""
+        limit = SEGMENT_BYTES_MAX if bytes_max is None else bytes_max // SEGMENTS_OF_LIMIT
+        self._segment_bytes_max = min(max(limit, SEGMENT_BYTES_MIN), self._default_bytes_max)
+
     # -- commits ---------------------------------------------------------------------------
 
     def write(self) -> None:
@@ -311,7 +344,8 @@ class SegmentLog:
         with self._lock:
             entries = self._unconfirmed[:]
             is_recorded, self._is_recorded = self._is_recorded, True
-            record = replace(self._record, absent=self._absent) if not is_recorded else self._record
+            low = min(self.low, self.durable_end)  # a crash must not lose the entries before it
+            record = replace(self._record, absent=self._absent, low=low)
         if not is_recorded:
             self._directory.write_record(record)
             self._record = record
@@ -332,10 +366,10 @@ class SegmentLog:
         After a failed commit the last segment is cut and sealed, if the disk allows it. Otherwise
         recovery ignores the unconfirmed entries, because the next segment begins with their offset.
         """
-        last = self._segments[-1] if self._segments else None
+        last = self._segments.last
         is_full = last is None or last.index.size >= self._segment_bytes_max
         if last is None or is_full or last.footer_bytes or self._is_tainted:
-            chain = self._start_chain
+            chain = START_OF_CHAIN
             if last is not None:
                 last.seal(self._writers)
                 chain = last.index.chain
@@ -373,16 +407,41 @@ class SegmentLog:
         with self._lock:
             if tail is not None:
                 segment, added = tail
-                if not segment.index.size:
-                    self._segments.append(segment)
-                    self._starts.append(segment.header.start)
-                    self._is_tainted = False
-                segment.index.extend(added)
+                if not segment.index.size:  # the one before is sealed
+                    self._is_tainted, self._has_garbage = False, True
+                self._segments.extend(segment, added)
                 del self._unconfirmed[: len(added.positions)]
                 self.durable_end = added.end
+                for at in sorted(each for each in self._removed if each < added.end):
+                    segment.index.drop(segment.index.number(at))
+                self._removed = {at: n for at, n in self._removed.items() if at >= added.end}
+                self._segments.drop_before(self.low)
                 self._unconfirmed_bytes = sum([e.batch.size_bytes for e in self._unconfirmed])
-            if not self._unconfirmed and self._is_recorded:
-                self._changed.pop(self.topic, None)
+            self._end_changes()
+
+    def reclaim(self) -> None:
+        """Delete the segments without live entries, and rewrite one with few of them."""
+        if not self._has_garbage:
+            return
+        newest = list(self.newest(self._owner).values())
+
+        def record(dropped: dict[int, bytes]) -> None:
+            """Record what was dropped, before the files lack it."""
+            renewed = replace(self._record, dropped=dropped, owner=self._owner, newest=newest)
+            self._directory.write_record(renewed)
+            self._record = renewed
+
+        if self._segments.reclaim(self._record.low, self._writers, record):
+            sync_directory(self._directory.path)
+        with self._lock:
+            self._end_changes()
+
+    def _end_changes(self) -> None:
+        """Remove the log from the changed ones if it has nothing more to write."""
+        self._is_recorded = self._is_recorded and self._record.low == self.low
+        self._has_garbage = self._has_garbage and self._segments.has_garbage(self._record.low)
+        if not self._unconfirmed and self._is_recorded and not self._has_garbage:
+            self._changed.pop(self.topic, None)
 
     def abort(self) -> None:
         """Record that the commit failed: its entries remain in memory for the next one."""
