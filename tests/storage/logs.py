@@ -209,3 +209,42 @@ class FailingDisk:
         self.calls += 1
         if self.calls - 1 == self.fail_at or name == self.refused:
             raise self.error
+
+
+class SyncedDisk:
+    """Files of a directory as a power loss leaves them: without what is not synced."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        self._root = root
+        self._names: dict[int, dict[str, int]] = {}  # entries of each directory, by its inode
+        self._contents: dict[int, bytes] = {}
+        for path in (root, *root.rglob("*")):
+            self._on_synced(path)
+        for owner, name in ((os, "fsync"), (topic_log, "sync_data")):
+            monkeypatch.setattr(owner, name, self._synced(getattr(owner, name)))
+
+    def _synced(self, call: Callable[[int], None]) -> Callable[[int], None]:
+        def wrapper(file: int) -> None:
+            call(file)
+            self._on_synced(Path(f"/proc/self/fd/{file}").resolve())
+
+        return wrapper
+
+    def _on_synced(self, path: Path) -> None:
+        if path.is_dir():
+            names = {each.name: each.stat().st_ino for each in path.iterdir()}
+            self._names[path.stat().st_ino] = names
+        else:
+            self._contents[path.stat().st_ino] = path.read_bytes()
+
+    def copy(self, target: Path) -> None:
+        """Write the synced state to another directory."""
+        self._copy(self._root.stat().st_ino, target)
+
+    def _copy(self, directory: int, target: Path) -> None:
+        target.mkdir(parents=True)
+        for name, inode in self._names[directory].items():
+            if inode in self._names:
+                self._copy(inode, target / name)
+            else:
+                (target / name).write_bytes(self._contents.get(inode, b""))

@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
+import pytest
+
 from skipring.core.log import TRIMMED_CHAIN
-from tests.storage.logs import NEWS, flip, made, offsets, opened, positions, segments, state
+from skipring.errors import StorageError
+from skipring.storage.topic_log import SegmentLog
+from tests.storage.logs import (
+    NEWS,
+    FailingDisk,
+    SyncedDisk,
+    batch,
+    flip,
+    made,
+    offsets,
+    opened,
+    positions,
+    segments,
+    state,
+    topic_path,
+    write,
+)
 
 
 def test_chain_is_known_at_the_end_of_a_gap_and_not_inside(tmp_path: Path) -> None:
@@ -55,3 +74,101 @@ def test_interrupted_rewrite_is_removed(tmp_path: Path) -> None:
     assert state(tmp_path) == before
     assert not list(path.glob("*.new"))
     assert not (path / "quarantine").exists()
+
+
+def _drop_some(log: SegmentLog) -> list[int]:
+    """Trim a segment, remove most of another and some of a third; return the offsets in order."""
+    starts = [each.start for each in log.extents()]
+    log.trim(starts[1])
+    removed = [*range(starts[2] + 2, starts[3], 2), starts[4]]
+    for offset in removed:
+        log.remove(offset)
+    return removed
+
+
+@pytest.mark.parametrize("is_power_lost", [False, True])
+def test_crash_at_every_step_of_a_reclaim_loses_and_invents_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_power_lost: bool
+) -> None:
+    live, copies = tmp_path / "live", tmp_path / "copies"
+    made(live, 40)
+    with opened(live) as store:
+        log = store.log(NEWS)
+        epoch, chain = log.epoch, log.chain_at(80)
+        removed = _drop_some(log)
+        low = log.low
+        for _ in range(8):
+            log.append(batch(log.end))
+        with monkeypatch.context() as context:
+            synced = SyncedDisk(context, live)
+            disk = FailingDisk(context)
+
+            def crash() -> None:
+                disk.before = lambda: None
+                target = copies / f"{len(list(copies.glob('*'))):03}"
+                synced.copy(target) if is_power_lost else shutil.copytree(live, target)
+                disk.before = crash
+
+            disk.before = crash
+            store.commit()
+            crash()
+        assert low > 0
+        expected = [each for each in range(low, 96, 2) if each not in removed]
+        assert offsets(log) == expected
+    lows = []
+    for copy in sorted(copies.iterdir()):
+        with opened(copy) as store:
+            log = store.log(NEWS)
+            assert (store.damage, log.epoch, log.chain_at(80)) == (None, epoch, chain)
+            found = offsets(log)
+            assert log.end >= 80
+            assert {each for each in expected if each < log.end} <= set(found)
+            restored = [each for each in removed if each in found]
+            assert restored in ([], removed)
+            lows.append(log.low)
+            log.trim(low)
+            for offset in removed:
+                log.remove(offset)
+            write(store, 1, 0)
+            assert offsets(log) == [
+                each for each in range(log.low, log.end, 2) if each not in removed
+            ]
+        assert state(copy)[2] == epoch
+        assert not list(topic_path(copy).glob("*.new"))
+    assert lows == sorted(lows)
+    assert (lows[0], lows[-1]) == (0, low)
+    assert len(lows) > 15
+
+
+def test_every_failed_call_of_a_reclaim_is_repaired_by_the_next_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FailingDisk(monkeypatch)
+    number, is_failed = 0, True
+    while is_failed:
+        directory = tmp_path / str(number)
+        path = made(directory, 40)
+        with opened(directory) as store:
+            log = store.log(NEWS)
+            removed = _drop_some(log)
+            disk.calls, disk.fail_at = 0, number
+            try:
+                store.commit()
+            except StorageError:
+                pass
+            else:
+                is_failed = disk.calls > number
+            disk.fail_at = -1
+            expected = [each for each in range(log.low, 80, 2) if each not in removed]
+            assert offsets(log) == expected
+            while store.waiting_logs:
+                store.commit()
+            sizes = [each.stat().st_size for each in segments(path)]
+            assert offsets(log) == expected
+            assert int(segments(path)[0].stem) == log.low
+            assert min(sizes[:-1]) < max(sizes) / 2
+            epoch = log.epoch
+        assert state(directory) == (expected, 80, epoch)
+        shutil.rmtree(directory)
+        number += 1
+    assert number > 10

@@ -36,15 +36,16 @@ class SegmentList:
         """Return the last segment."""
         return self.all[-1] if self.all else None
 
-    @property
-    def start(self) -> int:
-        """Return the offset at which the first segment begins."""
-        return self._starts[0] if self._starts else self.end
-
-    @property
-    def start_chain(self) -> bytes:
-        """Return the running digest before the first entry."""
-        return self.all[0].header.chain if self.all else START_OF_CHAIN
+    def chain_before(self, offset: int) -> bytes | None:
+        """Return the running digest at the start of a segment; None if no segment begins there."""
+        with self._lock:
+            if not self.all:
+                return START_OF_CHAIN if offset <= self.end else None
+            if offset < self._starts[0]:
+                return self.all[0].header.chain
+            header = self.at(offset)[0].header
+            is_known = header.chain != START_OF_CHAIN or offset == self._starts[0]
+            return header.chain if header.start == offset and is_known else None
 
     # -- reads -----------------------------------------------------------------------------
 
@@ -187,12 +188,12 @@ class SegmentList:
             marks = [(each, bytes(each.index.live)) for each in kept if each.index.live]
         record({each.header.start: each.index.dropped_offsets(live) for each, live in marks})
         for segment in deleted:
+            files.drop(segment.path)
+            segment.path.unlink(missing_ok=True)
             with self._lock:
                 place = self.all.index(segment)
                 del self.all[place], self._starts[place]
                 self._retire(segment)
-            files.drop(segment.path)
-            segment.path.unlink(missing_ok=True)
         for segment, live in marks:
             if segment is compacted:
                 fresh = write_compacted(segment, live, files)

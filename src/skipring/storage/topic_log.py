@@ -228,11 +228,9 @@ class SegmentLog:
             return self._chain[:CHAIN_BYTES]
         if offset < self.low:
             return TRIMMED_CHAIN
-        if offset <= self._segments.start:
-            return self._segments.start_chain[:CHAIN_BYTES]
+        if (chain := self._segments.chain_before(offset)) is not None:
+            return chain[:CHAIN_BYTES]
         entry = self._chunk(offset - 1, 1, 1, None).entry(0)
-        if offset <= self._segments.start:  # a commit has deleted the segment before
-            return self._segments.start_chain[:CHAIN_BYTES]
         if entry is None or entry.offset >= offset:  # the first entry may be lost
             return bytes(CHAIN_BYTES)
         is_inside = entry.batch.id == GAP_ID and entry.end > offset
