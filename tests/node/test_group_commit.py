@@ -26,6 +26,7 @@ from skipring.node.group_commit import (
 from skipring.node.host import NodeHost
 from skipring.rpc.client import RpcClient
 from skipring.storage.store import LogStore
+from skipring.storage.topic_log import SegmentLog
 from skipring.wire.rpc import Publish, PublishAck
 from tests.support.batches import batch
 from tests.support.rings import TOPIC, LiveRing, live_ring, until
@@ -309,6 +310,36 @@ async def test_small_commit_on_a_fast_disk_runs_in_the_loop() -> None:
             assert (durability.commits, store.written) == (count, [1] * count)
         assert set(store.threads) == {threading.current_thread()}
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def segment_files(directory: Path) -> int:
+    return len(list(directory.rglob("*.log")))
+
+
+async def test_trimmed_segments_are_reclaimed_in_a_thread_at_the_next_tick(tmp_path: Path) -> None:
+    threads: list[threading.Thread] = []
+    with LogStore.open(tmp_path, segment_bytes_max=800) as store, pytest.MonkeyPatch.context() as c:
+        durability, log = GroupCommit(store), store.log(TOPIC)
+        for number in range(40):
+            log.append(batch(b"%d" % number))
+        await durability.wait_durable()
+        before = segment_files(tmp_path)
+        reclaim = SegmentLog.reclaim
+        c.setattr(
+            SegmentLog,
+            "reclaim",
+            lambda log: (threads.append(threading.current_thread()), reclaim(log)),
+        )
+        store.longest_wait_s = 0.0
+        log.trim(30)
+        durability.on_tick()
+        await until(lambda: store.waiting_logs == 0)
+        assert segment_files(tmp_path) < before / 2
+        assert threads
+        assert threading.main_thread() not in threads
+        commits = durability.commits
+        durability.on_tick()
+        assert durability.commits == commits
 
 
 @pytest.mark.parametrize(

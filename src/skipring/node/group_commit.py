@@ -168,8 +168,11 @@ class GroupCommit:
 
     @property
     def _is_behind(self) -> bool:
-        """Return True if data is uncommitted, or the last commit failed."""
-        return self._store is not None and (self._store.unwritten > 0 or self.error is not None)
+        """Return True if a commit has something to write or to reclaim, or the last one failed."""
+        store = self._store
+        if store is None:
+            return False
+        return store.unwritten > 0 or self.error is not None or store.waiting_bytes > 0
 
     def _begin(self) -> asyncio.Task[StorageError | None]:
         if self._running is None:
