@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from skipring.core.log import LogEntry
-from tests.storage.logs import NEWS, batch, made, offsets, opened, segments, state, write
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from skipring.core.log import LogEntry, MemoryLog
+from skipring.storage import topic_log
+from skipring.storage.topic_log import SegmentLog
+from tests.storage.logs import NEWS, OWNER, batch, made, offsets, opened, segments, state, write
 
 
 def test_segments_before_low_are_deleted_and_the_rest_stays(tmp_path: Path) -> None:
@@ -82,3 +90,111 @@ def test_last_segment_keeps_the_end_of_an_empty_log(tmp_path: Path) -> None:
         assert (log.low, log.end, log.chain_at(6)) == (6, 6, chain)
         write(store, 1)
         assert offsets(log) == [6]
+
+
+# -- trimming, on the disk and in memory -----------------------------------------------------
+
+
+class TrimmedLogs:
+    """One log on the disk and one in memory that get the same calls; a start may restore drops."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = opened(directory)
+        self.memory = MemoryLog()
+        self.trimmed = 0
+        self.removed: list[int] = []
+        self.is_discarded = False
+
+    @property
+    def log(self) -> SegmentLog:
+        return self.store.log(NEWS)
+
+    def append(self, count: int, size: int) -> None:
+        made_batch = batch(self.log.end, count, size=size)
+        assert self.log.append(made_batch) == self.memory.append(made_batch)
+
+    def commit(self) -> None:
+        self.store.commit()
+
+    def trim(self, place: int) -> None:
+        offset = place * (self.memory.end + 4) // 100 - 2
+        assert self.log.trim(offset) == self.memory.trim(offset)
+        self.trimmed = self.memory.low
+
+    def remove(self, place: int) -> None:
+        offset = place * (self.memory.end + 4) // 100 - 2
+        count = self.memory.remove(offset)
+        assert self.log.remove(offset) == count
+        self.removed += [offset] if count else []
+
+    def remove_many(self, place: int) -> None:
+        for each in range(max(place - 20, 0), place):
+            self.remove(each)
+
+    def discard(self, place: int) -> None:
+        offset = place * self.memory.end // 100
+        first = next(self.memory.read_range(0, self.memory.end), None)
+        if first is None or offset < first.end:
+            return  # any later removal raises ``low``
+        assert self.log.discard(offset) == self.memory.discard(offset)
+        self.is_discarded = True  # the log on the disk keeps its number
+
+    def reopen(self) -> None:
+        """Restart the store: the caller drops again what it dropped before."""
+        while self.store.waiting_logs:
+            self.store.commit()
+        epoch, chain = self.log.epoch, self.log.chain_at(self.log.end)
+        low = self.log.low
+        self.store.close()
+        self.store = opened(self.directory)
+        assert self.store.damage is None
+        assert self.log.low == low
+        if self.log.end:
+            assert (self.log.epoch, self.log.chain_at(self.log.end)) == (epoch, chain)
+        for offset in self.removed:
+            self.log.remove(offset)
+        self.log.trim(self.trimmed)
+
+    def check(self) -> None:
+        log, memory = self.log, self.memory
+        assert (log.low, log.end, log.records) == (memory.low, memory.end, memory.records)
+        assert offsets(log) == [entry.offset for entry in memory.read_range(0, memory.end)]
+        assert list(log.entries()) == list(memory.entries())
+        for start, end in ((0, log.end), (log.end // 3, log.end), (3, log.end // 2)):
+            assert log.count_absent(start, end) == memory.count_absent(start, end)
+            assert log.count_trimmed(start, end) == memory.count_trimmed(start, end)
+        assert memory.newest(OWNER).items() <= log.newest(OWNER).items() or self.is_discarded
+        stored = sum([each.records for each in log.extents()])
+        inside = log.end - max(log.durable_end, log.low)
+        assert stored <= log.records <= stored + inside
+
+
+PLACES = st.integers(0, 100)
+TRIMS = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 4), st.integers(1, 90)),
+    st.tuples(st.just("append"), st.integers(1, 4), st.integers(1, 90)),
+    st.tuples(st.just("commit")),
+    st.tuples(st.sampled_from(["trim", "remove", "remove_many", "discard"]), PLACES),
+    st.tuples(st.just("reopen")),
+)
+
+
+@pytest.mark.heavy
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(TRIMS, min_size=5, max_size=60))
+def test_log_on_disk_is_trimmed_like_a_log_in_memory(
+    calls: list[tuple[str, *tuple[int, ...]]],
+) -> None:
+    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as context:
+        context.setattr(os, "fsync", lambda file: None)
+        context.setattr(topic_log, "sync_data", lambda file: None)
+        logs = TrimmedLogs(Path(directory))
+        for number in range(20):
+            logs.append(1 + number % 3, 30)
+        for name, *arguments in calls:
+            getattr(logs, name)(*arguments)
+            logs.check()
+        logs.reopen()
+        logs.check()
+        logs.store.close()

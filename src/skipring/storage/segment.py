@@ -367,7 +367,7 @@ class EntryChunk(NamedTuple):
                 data += encode_entry(entry) + entry.batch.body
             if len(data) >= bytes_max or len(positions) >= entries_max:
                 break
-        ends = [*positions[1:], len(data)]
+        ends = [*positions[1:], len(data)] if positions else []
         sizes = [end - at for at, end in zip(positions, ends, strict=True)]
         return cls([*offsets, following], positions, sizes, bytes(data))
 

@@ -121,7 +121,9 @@ class SegmentLog:
 
     def extents(self) -> list[SegmentExtent]:
         """Return the statistics of the segments, in order, without batches in memory."""
-        return self._segments.extents(self.low)
+        found = self._segments.extents(self.low)
+        absent = [self.count_absent(each.start, each.end) for each in found]
+        return [e._replace(records=e.records - n) for e, n in zip(found, absent, strict=True)]
 
     @property
     def waiting_bytes(self) -> int:
@@ -319,9 +321,9 @@ class SegmentLog:
         """Raise ``low`` to the first batch that is stored from an offset on."""
         found = self._segments.next_live(offset, self._is_absent)
         if found is None:
-            inside = (each.offset for each in self._unconfirmed[max(self._waiting(offset), 0) :])
-            stored = (at for at in inside if at not in self._removed and not self._is_absent(at))
-            found = next(stored, self.end)
+            inside = [e.offset for e in self._unconfirmed[max(self._waiting(offset), 0) :]]
+            stored = (at for at in inside if at >= offset and at not in self._removed)
+            found = next((at for at in stored if not self._is_absent(at)), self.end)
         if found > self.low:
             self.low = low = found
             self._absent = [(max(a, low), b) for a, b in self._absent if b > low]
