@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from contextlib import closing
 from errno import EIO, ENOSPC
 from pathlib import Path
+from zlib import crc32
 
 import pytest
+from msgspec import msgpack
 
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.log import LogEntry
@@ -602,3 +605,124 @@ def test_other_errors_of_the_disk_are_raised(path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "pread", failing)
     with pytest.raises(PermissionError):
         load(path)
+
+
+# -- trimmed logs ----------------------------------------------------------------------------
+
+
+def trimmed(directory: Path, count: int = 30) -> tuple[Path, dict[Path, bytes]]:
+    """Return the directory of a log trimmed by half, and the files that it had before."""
+    path = made(directory, count)
+    before = {each: each.read_bytes() for each in path.iterdir() if each.is_file()}
+    with opened(directory) as store:
+        store.log(NEWS).trim(count)
+        store.commit()
+        assert len(segments(path)) < len(before) - 1
+    return path, before
+
+
+def test_deleted_segments_from_a_backup_are_deleted_again(tmp_path: Path) -> None:
+    path, before = trimmed(tmp_path)
+    expected, names = state(tmp_path), segments(path)
+    for file, data in before.items():
+        if not file.exists():
+            file.write_bytes(data)
+    assert state(tmp_path) == expected
+    assert segments(path) == names
+    assert not quarantined(path)
+
+
+def test_record_from_a_backup_reports_the_trimmed_records_as_lost(tmp_path: Path) -> None:
+    path, before = trimmed(tmp_path)
+    found, end, epoch = state(tmp_path)
+    (path / RECORD_FILE).write_bytes(before[path / RECORD_FILE])
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        start = int(segments(path)[0].stem)
+        assert store.lost == log.count_absent(0, end) == start
+        assert log.epoch != epoch
+        assert set(found) <= set(offsets(log))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"garbage"])
+def test_low_is_derived_from_the_files_if_its_record_is_damaged(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    path, _ = trimmed(tmp_path)
+    found, end, epoch = state(tmp_path)
+    data = (path / RECORD_FILE).read_bytes()
+    torn = [data[:size] for size in range(0, len(data), 7)] if content is None else [content]
+    for each in torn:
+        (path / RECORD_FILE).write_bytes(each)
+        with opened(tmp_path) as store:
+            log = store.log(NEWS)
+            assert log.low == int(segments(path)[0].stem)
+            assert (log.count_absent(0, end), store.damage) == (0, None)
+            assert set(found) <= set(offsets(log))
+            assert log.epoch != epoch
+
+
+def test_missing_segment_above_low_is_a_hole(tmp_path: Path) -> None:
+    path, _ = trimmed(tmp_path)
+    found, end, epoch = state(tmp_path)
+    _, second, third, *_ = segments(path)
+    start, stop = int(second.stem), int(third.stem)
+    second.unlink()
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        assert offsets(log) == [each for each in found if not start <= each < stop]
+        assert (log.count_absent(0, end), store.lost) == (stop - start, stop - start)
+        assert log.count_trimmed(0, end) == log.low
+        assert (log.end, log.epoch == epoch) == (end, False)
+
+
+@pytest.mark.parametrize("is_all_lost", [False, True])
+def test_log_continues_at_low_if_its_files_end_before(tmp_path: Path, is_all_lost: bool) -> None:
+    path, before = trimmed(tmp_path)
+    low, epoch = state(tmp_path)[0][0], state(tmp_path)[2]
+    for file in segments(path):
+        file.unlink()
+    if not is_all_lost:
+        first = path / segment_name(0)
+        first.write_bytes(before[first])
+    for _ in range(2):
+        with opened(tmp_path) as store:
+            log = store.log(NEWS)
+            assert (log.low, log.end, log.records, offsets(log)) == (low, low, 0, [])
+            assert log.epoch != epoch
+    with opened(tmp_path) as store:
+        write(store, 20)
+        expected = list(range(low, low + 40, 2))
+        assert offsets(store.log(NEWS)) == expected
+        epoch = store.log(NEWS).epoch
+    assert state(tmp_path) == (expected, low + 40, epoch)
+
+
+def test_record_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    before = state(tmp_path)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        fields = (NEWS, log.store, log.epoch, [])
+    data = msgpack.encode(fields)
+    header = struct.pack("<8sII", b"skiptop1", len(data), crc32(data))
+    (path / RECORD_FILE).write_bytes(header + data)
+    assert state(tmp_path) == before
+    assert (path / RECORD_FILE).read_bytes() == header + data
+
+
+def test_numbers_of_deleted_segments_are_not_issued_again(tmp_path: Path) -> None:
+    made(tmp_path, 30)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        newest = log.newest(OWNER)
+        assert newest
+        log.trim(60)
+        store.commit()
+        write(store, 30)
+        log.trim(120)
+        store.commit()
+    with opened(tmp_path) as store:
+        found = store.log(NEWS).newest(OWNER)
+        assert found.keys() == newest.keys()
+        assert all(found[each] > newest[each] for each in newest)

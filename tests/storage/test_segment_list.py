@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -12,8 +13,20 @@ from hypothesis import strategies as st
 
 from skipring.core.log import LogEntry, MemoryLog
 from skipring.storage import topic_log
+from skipring.storage.store import LogStore
 from skipring.storage.topic_log import SegmentLog
-from tests.storage.logs import NEWS, OWNER, batch, made, offsets, opened, segments, state, write
+from tests.storage.logs import (
+    NEWS,
+    OWNER,
+    batch,
+    made,
+    offsets,
+    opened,
+    segments,
+    state,
+    topic_path,
+    write,
+)
 
 
 def test_segments_before_low_are_deleted_and_the_rest_stays(tmp_path: Path) -> None:
@@ -198,3 +211,78 @@ def test_log_on_disk_is_trimmed_like_a_log_in_memory(
         logs.reopen()
         logs.check()
         logs.store.close()
+
+
+# -- size of the files -----------------------------------------------------------------------
+
+MAX_BYTES = 128 << 10
+
+
+def disk_bytes(path: Path) -> int:
+    return sum(each.stat().st_size for each in path.iterdir() if each.is_file())
+
+
+@pytest.mark.heavy
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 1 << 30),
+    largest=st.integers(100, 4000),
+    keys=st.sampled_from([0, 8, 60, 400]),  # 0: the topic is not compacted
+    group=st.integers(1, 40),
+)
+def test_files_take_at_most_2_2_times_the_limit(
+    seed: int, largest: int, keys: int, group: int
+) -> None:
+    """Publish ten times the limit; trim at 17/16 of it, as retention by bytes does."""
+    rng = Random(seed)
+    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as context:
+        context.setattr(os, "fsync", lambda file: None)
+        context.setattr(topic_log, "sync_data", lambda file: None)
+        store, path = LogStore.open(Path(directory), OWNER), topic_path(Path(directory))
+        log, written, total = store.log(NEWS), 0, 0
+        log.limit_segments(MAX_BYTES)
+        live: dict[int, int] = {}  # sizes by offset
+        newest: dict[int, int] = {}  # offsets by key
+        worst = 0
+        while written < 10 * MAX_BYTES:
+            for _ in range(group):
+                added = batch(log.end, 1, size=rng.randint(50, largest))
+                offset = log.append(added)
+                live[offset] = added.size_bytes
+                written, total = written + added.size_bytes, total + added.size_bytes
+                if keys:
+                    key = rng.randrange(keys)
+                    before = newest.get(key, -1)
+                    newest[key] = offset
+                    if before in live:
+                        assert log.remove(before) == 1
+                        total -= live.pop(before)
+            if total > MAX_BYTES * 17 // 16:
+                while total > MAX_BYTES:
+                    total -= live.pop(next(iter(live)))
+                log.trim(next(iter(live)))
+            store.commit()
+            worst = max(worst, disk_bytes(path))
+            assert log.records == len(live)
+        assert worst <= 2.2 * MAX_BYTES
+        sizes = [each.stat().st_size for each in segments(path)]
+        footer_bytes = 50 * MAX_BYTES // 16 // 150  # an entry has at least 150 bytes
+        assert max(sizes) <= MAX_BYTES // 16 + 2 * largest + footer_bytes
+        store.close()
+
+
+def test_limit_of_segments_holds_for_new_ones_and_can_be_removed(tmp_path: Path) -> None:
+    with LogStore.open(tmp_path) as store:
+        log, path = store.log(NEWS), topic_path(tmp_path)
+        log.limit_segments(256 << 10)
+        for bytes_max in (16 << 10, None):
+            for _ in range(60):
+                log.append(batch(log.end, size=1000))
+            store.commit()
+            before = len(segments(path))
+            log.limit_segments(bytes_max)
+        assert before > 5
+        for _ in range(60):
+            log.append(batch(log.end, size=1000))
+        store.commit()
+        assert len(segments(path)) <= before + 1

@@ -426,6 +426,12 @@ class CheckedStore:
             self.appended = {}
             del self.expected[offset]
 
+    def trim(self, place: int) -> None:
+        log = self.store.log(NEWS)
+        log.trim(place * log.durable_end // 100)
+        self.commit()
+        self.expected = {o: each for o, each in self.expected.items() if o >= log.low}
+
     def reopen(self) -> None:
         self.store.close()
         self._open()
@@ -504,6 +510,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("commit")),
     st.tuples(st.just("discard"), st.integers(0, 50)),
     st.tuples(st.just("fail"), st.integers(0, 8)),
+    st.tuples(st.just("trim"), st.integers(0, 60)),
     st.tuples(st.just("reopen")),
     st.tuples(
         st.just("damage"),

@@ -9,13 +9,17 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from itertools import accumulate
 from pathlib import Path
 from threading import Lock
+from typing import Final
 
 from skipring.core.log import EntryFilter, SegmentExtent
 from skipring.storage.compaction import fresh_path, is_spent, is_wasteful, write_compacted
 from skipring.storage.segment import EntryChunk, EntryIndex, FileCache, LogSegment
 from skipring.storage.segment_format import ENTRY_BYTES_MAX, START_OF_CHAIN
+
+REWRITTEN_MAX: Final = 32 << 20  # Guess: bytes of segments that one commit rewrites.
 
 
 class SegmentList:
@@ -175,14 +179,14 @@ class SegmentList:
     def reclaim(
         self, low: int, files: FileCache, record: Callable[[dict[int, bytes]], None]
     ) -> bool:
-        """Delete the segments before an offset and rewrite one; return False if there are none.
+        """Delete the segments before an offset and rewrite others; return False if there are none.
 
         ``record`` stores all dropped entries first: after a crash none of them returns while a file
         lacks others. The caller does not hold the lock.
         """
         with self._lock:
-            deleted, compacted = self._deletable(low), self.compactable(low)
-            if not deleted and compacted is None:
+            deleted, compacted = self._deletable(low), self._compactable(low)
+            if not deleted and not compacted:
                 return False
             kept = [each for each in self.all if each not in deleted]
             marks = [(each, bytes(each.index.live)) for each in kept if each.index.live]
@@ -195,7 +199,7 @@ class SegmentList:
                 del self.all[place], self._starts[place]
                 self._retire(segment)
         for segment, live in marks:
-            if segment is compacted:
+            if segment in compacted:
                 fresh = write_compacted(segment, live, files)
                 with self._lock:
                     self._replace(segment, fresh, live)
@@ -204,17 +208,19 @@ class SegmentList:
 
     def has_garbage(self, low: int) -> bool:
         """Return True if there are files to delete or to rewrite."""
-        return bool(self._deletable(low)) or self.compactable(low) is not None
+        return bool(self._deletable(low) or self._compactable(low))
 
     def _deletable(self, low: int) -> list[LogSegment]:
         """Return the segments before an offset; the last segment stays, because it has the end."""
         return [segment for segment in self.all[:-1] if segment.index.end <= low]
 
-    def compactable(self, low: int) -> LogSegment | None:
-        """Return a segment to rewrite, or None. Commits still write to the last one."""
+    def _compactable(self, low: int) -> list[LogSegment]:
+        """Return the segments that a commit rewrites. Commits still write to the last one."""
         last = self.last
         used = [each for each in self.all if each is last or each.index.end > low]
-        return next((each for each in used if self.is_garbage(each.index)), None)
+        found = [each for each in used if self.is_garbage(each.index)]
+        sizes = accumulate([each.index.size for each in found], initial=0)
+        return [each for each, before in zip(found, sizes, strict=False) if before < REWRITTEN_MAX]
 
     def is_garbage(self, index: EntryIndex) -> bool:
         """Return True if a segment should be rewritten; the last one only without live entries."""
