@@ -49,9 +49,7 @@ SEGMENT_BYTES_MAX: Final = 64 << 20  # Guess: the entry that reaches it is the l
 SEGMENT_BYTES_MIN: Final = 4096  # Guess: a smaller file takes a block of the disk too.
 SEGMENTS_OF_LIMIT: Final = 16  # A segment is at most this part of the bytes of its topic.
 READ_BYTES: Final = 1 << 20  # Guess: one read of a range.
-PASSED_AT_ONCE: Final = (
-    32  # Guess: excluding an entry costs less, but distant entries are read alone.
-)
+PASSED_AT_ONCE: Final = 32  # Guess: excluding one costs less, but distant ones are read alone.
 _RANGE: Final = PageLimits(READ_BYTES, READ_BYTES, READ_BYTES, READ_BYTES)
 _ONE: Final = PageLimits(1, 1, 1, 1)
 sync_data: Final = getattr(os, "fdatasync", os.fsync)  # not on every platform
