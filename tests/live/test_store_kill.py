@@ -27,10 +27,33 @@ while True:
 """
 
 
-def promised_before_death(directory: Path, step: int, lines: int) -> tuple[int, int]:
-    """Run the program, kill it after ``lines`` commits; return its last complete line."""
+TRIMMING = """
+import sys
+from pathlib import Path
+from tests.storage.logs import CHAT, NEWS, batch, opened
+
+store = opened(Path(sys.argv[1]))
+step = int(sys.argv[2])
+while True:
+    for topic in (NEWS, CHAT):
+        log = store.log(topic)
+        for _ in range(step):
+            log.append(batch(log.end, topic=topic))
+        log.trim(log.end - 400)
+        for offset in range(log.low, log.end - 100, 2):
+            if offset % 100:
+                log.remove(offset)
+    store.commit()
+    print(store.log(NEWS).durable_end, store.log(CHAT).durable_end, flush=True)
+"""
+
+
+def promised_before_death(
+    directory: Path, step: int, lines: int, program: str = PROGRAM
+) -> tuple[int, int]:
+    """Run a program, kill it after ``lines`` commits; return its last complete line."""
     root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-c", PROGRAM, str(directory), str(step)]
+    command = [sys.executable, "-c", program, str(directory), str(step)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
         deadline = Timer(60, process.kill)
         deadline.start()
@@ -61,3 +84,30 @@ def test_kill_at_any_moment_keeps_every_durable_batch_and_invents_none(tmp_path:
             epochs.add((store.log(NEWS).epoch, store.log(CHAT).epoch))
             assert store.damage is None
     assert len(epochs) == 1
+
+
+@pytest.mark.heavy
+def test_kill_during_trims_loses_nothing_that_is_retained(tmp_path: Path) -> None:
+    rng = Random(5)
+    epochs: set[tuple[int, int]] = set()
+    lows = {NEWS: 0, CHAT: 0}
+    for _ in range(8):
+        step = rng.choice((5, 20, 100))
+        ends = promised_before_death(tmp_path, step, rng.randrange(5, 40), TRIMMING)
+        with opened(tmp_path) as store:
+            for topic, promised in zip((NEWS, CHAT), ends, strict=True):
+                log = store.log(topic)
+                assert promised <= log.end <= promised + 2 * step
+                assert log.low >= lows[topic]
+                lows[topic] = log.low
+                found = set(offsets(log, topic))
+                assert found <= set(range(log.low, log.end, 2))
+                first = max(log.low, promised - 400)
+                retained = [
+                    o for o in range(first, log.end, 2) if not o % 100 or o >= log.end - 100
+                ]
+                assert set(retained) <= found
+            epochs.add((store.log(NEWS).epoch, store.log(CHAT).epoch))
+            assert store.damage is None
+    assert len(epochs) == 1
+    assert min(lows.values()) > 0
