@@ -64,6 +64,7 @@ def test_cluster_gets_few_settings_and_loopback_only_on_this_machine(
     chosen = default_settings(master)
     assert (chosen.get("spark.driver.bindAddress") == "127.0.0.1") is is_here
     assert is_here or set(chosen) == {
+        "spark.python.authenticate.socketTimeout",
         "spark.sql.execution.arrow.pyspark.enabled",
         "spark.sql.session.timeZone",
         "spark.ui.showConsoleProgress",
