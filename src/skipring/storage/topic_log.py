@@ -126,7 +126,7 @@ class SegmentLog:
     @property
     def waiting_bytes(self) -> int:
         """Return the size of what the next commit writes, and of segments it seals or rewrites."""
-        last_bytes = last.index.size if (last := self._segments.last) is not None else 0
+        last_bytes = self._segments.all[-1].index.size if self._segments.all else 0
         sealed_bytes = last_bytes if last_bytes >= self._segment_bytes_max else 0
         sealed_bytes += self._segment_bytes_max if self._has_garbage else 0
         discarded_bytes = sum([len(data) for _, data in list(self._discards)])
@@ -244,7 +244,6 @@ class SegmentLog:
         assert len(key) == ID_BYTES, "a batch without an id"
         self._chain = chain = next_chain(self._chain, key)
         with self._lock:
-            self._segments.close_replaced()
             self._unconfirmed.append(LogEntry(offset, chain, batch))
             self._unconfirmed_bytes += OVERHEAD_BYTES + len(batch.body)
             self.end = offset + batch.count
@@ -317,6 +316,7 @@ class SegmentLog:
 
     def _raise_low(self, offset: int) -> None:
         """Raise ``low`` to the first batch that is stored from an offset on."""
+        self._segments.close_replaced()
         found = self._segments.next_live(offset, self._is_absent)
         if found is None:
             inside = [e.offset for e in self._unconfirmed[max(self._waiting(offset), 0) :]]
