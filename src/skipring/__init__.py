@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from skipring import blocking, errors
     from skipring.api.connection import Connection, connect
+    from skipring.api.cursor import Cursor
     from skipring.api.key_value_table import Change, Entry, Revision
     from skipring.api.keyvalue import KeyValue
-    from skipring.api.reader import Cursor, Publication
+    from skipring.api.reader import Publication
     from skipring.api.subscription import Record, Subscription
     from skipring.api.topic_session import Health, HealthState
+    from skipring.order.gaps import Gap
 
 __all__ = [
     "Change",
     "Connection",
     "Cursor",
     "Entry",
+    "Gap",
     "Health",
     "HealthState",
     "KeyValue",
@@ -34,8 +37,9 @@ __all__ = [
 _PUBLIC: Final = {
     "Change": ("skipring.api.key_value_table", "Change"),
     "Connection": ("skipring.api.connection", "Connection"),
-    "Cursor": ("skipring.api.reader", "Cursor"),
     "Entry": ("skipring.api.key_value_table", "Entry"),
+    "Cursor": ("skipring.api.cursor", "Cursor"),
+    "Gap": ("skipring.order.gaps", "Gap"),
     "Health": ("skipring.api.topic_session", "Health"),
     "HealthState": ("skipring.api.topic_session", "HealthState"),
     "KeyValue": ("skipring.api.keyvalue", "KeyValue"),

@@ -15,7 +15,8 @@ import skipring
 from skipring.api import connection as connection_module
 from skipring.api import subscription, topic_session
 from skipring.api.connection import connect
-from skipring.api.reader import FRESH_MAX, Publication, Start
+from skipring.api.cursor import Start
+from skipring.api.reader import FRESH_MAX, Publication
 from skipring.api.subscription import Subscription
 from skipring.api.topic_session import HealthState, TopicSession
 from skipring.errors import InputError, SkipringError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import doctest
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, timezone
 from random import Random
@@ -12,25 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.api import reader as reader_module
-from skipring.api.reader import (
-    FRESH_BYTES_MAX,
-    FRESH_MAX,
-    READ_AT_ONCE,
-    Reader,
-    Start,
-    checked_start,
-)
+from skipring.api.cursor import Start
+from skipring.api.reader import FRESH_BYTES_MAX, FRESH_MAX, READ_AT_ONCE, Reader
 from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch
 from skipring.core.effects import Deliver, Origin
 from skipring.core.log import EVERY, EntryFilter, EntryPage, MemoryLog, PageLimits
-from skipring.errors import InputError
 
 NOW = 1_000_000  # microseconds
 TOPIC = "news"
-
-
-def test_docstring_examples_pass() -> None:
-    assert doctest.testmod(reader_module) == (0, 2)
 
 
 # -- one reader and its log ------------------------------------------------------------------
@@ -423,25 +411,3 @@ async def test_waiting_readers_end_after_the_timeout_or_when_closed() -> None:
     assert not any(each.done() for each in waiting)
     shelf.reader.close()
     assert await asyncio.gather(*waiting) == [None, None]
-
-
-# -- starts ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("start", "sentence"),
-    [
-        (datetime(2026, 1, 1), "start: .* has no time zone"),  # noqa: DTZ001
-        ("yesterday", '"all" or "new"'),
-        (3, "a datetime with a time zone or a cursor"),
-        (None, "a datetime with a time zone or a cursor"),
-        ("c1.5eed.0.1.t", "made by an earlier version.*start=.all."),
-        ("c2.5eed.0.x.0123456789abcdef.t", "not a cursor"),
-        ("c2.5eed.0.1.0123456789abcdef.", "not a cursor"),
-        ("c2.5eed.0.1.0123456789abcde.t", "not a cursor"),
-        ("c3.5eed.0.1.0123456789abcdef.t", "not a cursor"),
-    ],
-)
-def test_invalid_start_is_refused(start: object, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        checked_start(start)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from faults.requests import TOPIC, ask, fetch_all, stranger
-from skipring.api.reader import Cursor
+from skipring.api.cursor import Cursor
 from skipring.api.reader import Publication as ReadPublication
 from skipring.api.subscription import Subscription
 from skipring.core.batches import RecordBatch

@@ -8,8 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
+from skipring.api.cursor import Start
 from skipring.api.keyvalue import BYTES, KeyValue, KeyValueSession
-from skipring.api.reader import Start
+from skipring.api.ordered_reader import order_plan
 from skipring.api.session import Session, new_session
 from skipring.api.subscription import Subscription
 from skipring.api.topic_session import TopicSession
@@ -73,15 +74,29 @@ class Connection:
         """
         return await self._session.close()
 
-    def subscribe(self, topic: TopicId, start: Start = "all") -> Subscription:
+    def subscribe(
+        self,
+        topic: TopicId,
+        start: Start = "all",
+        *,
+        order: str = "arrival",
+        wait: float | None = None,
+        late: str = "mark",
+    ) -> Subscription:
         """Return a subscription to a topic; its ``async with`` block joins and leaves the ring.
 
         ``start="all"`` reads everything, stored publications first; ``"new"`` reads publications
         from now on; a datetime reads publications since then; a cursor continues at its position.
         ``"earliest"`` and ``"latest"`` are synonyms of ``"all"`` and ``"new"``. Raise CursorError
         if a cursor does not point into the data directory of this connection.
+
+        ``order="publisher"`` reads the publications of each publisher by their numbers and waits
+        ``wait`` seconds (default: 8 ticks) for missing ones; ``"time"`` reads publications by time,
+        ``wait`` seconds (default: 2) after they were published. Those that arrive after later ones
+        have ``late`` set, or are omitted with ``late="drop"``.
         """
-        return Subscription(TopicSession(self._session, topic, start))
+        plan = order_plan(order, wait_s=wait, late=late, tick_s=self._session.settings.tick_s)
+        return Subscription(TopicSession(self._session, topic, start, plan))
 
     def keyvalue(self, topic: TopicId) -> KeyValue[bytes]:
         """Return a key-value view of a topic; its ``async with`` block joins and leaves the ring.

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import deque
-from datetime import UTC, datetime, timedelta
-from typing import Final, Self
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Final
 
 from msgspec import Struct
 
+from skipring.api.cursor import EPOCH, MICROSECOND, Cursor, Start
 from skipring.core.batches import BatchRecord, RecordBatch, batch_part
 from skipring.core.effects import Deliver, Origin
-from skipring.core.limits import CHAIN_BYTES, shown
 from skipring.core.log import Log, PageLimits
-from skipring.core.peers import NodeId, TopicId
-from skipring.errors import CursorError, InputError
-from skipring.storage.store import LogStore
-from skipring.storage.topic_log import SegmentLog
+from skipring.core.peers import NodeId
+from skipring.order.gaps import Gap, GapLog
+from skipring.order.saved_order import SavedOrder
 
 READ_AT_ONCE: Final = 64  # Guess: after this many batches a reader yields to other tasks.
 # Guesses: unread publications up to this limit stay in memory; older ones are read from the log.
@@ -26,15 +25,6 @@ READ_AT_ONCE: Final = 64  # Guess: after this many batches a reader yields to ot
 FRESH_MAX: Final = 16384
 FRESH_BYTES_MAX: Final = 1 << 22
 _ONE: Final = PageLimits(1, 1, 1, 1)  # entry
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND: Final = timedelta(microseconds=1)
-
-_CURSOR: Final = re.compile(
-    r"c2\.(?P<store>[0-9a-f]{1,64})\.(?P<epoch>[0-9]{1,19})\.(?P<offset>[0-9]{1,19})"
-    rf"\.(?P<chain>[0-9a-f]{{{2 * CHAIN_BYTES}}})\.(?P<topic>.+)"
-)
-_CURSOR_OF_ANY_VERSION: Final = re.compile(r"c[0-9]+\.")
-_INSTEAD: Final = 'use start="all" and skip the ids that you already have'
 
 
 class DeliveredPublication(Struct, frozen=True, gc=False):
@@ -51,6 +41,7 @@ class DeliveredPublication(Struct, frozen=True, gc=False):
     offset: int  # its place in the log of this node
     _batch_id: bytes
     _index: int  # its place in the batch
+    late: bool = False  # the reader has handed out a later publication of its order
 
     @property
     def id(self) -> bytes:
@@ -60,107 +51,6 @@ class DeliveredPublication(Struct, frozen=True, gc=False):
 
 Publication = DeliveredPublication  # core.publications.Publication is what clients read
 Publication.__name__ = Publication.__qualname__ = "Publication"  # as in the documentation
-
-
-# -- start positions -------------------------------------------------------------------------
-
-
-class Cursor(Struct, frozen=True):
-    """Position in a topic in one data directory; publications before it were handed out.
-
-    The chain value depends on all publications before it and on their order (decision 0043).
-
-    >>> cursor = Cursor("5eed", "orders", 0, 42, bytes(8))
-    >>> Cursor.parse(str(cursor)) == cursor
-    True
-    """
-
-    store: str
-    topic: TopicId
-    epoch: int
-    offset: int
-    chain: bytes
-
-    def __str__(self) -> str:
-        return f"c2.{self.store}.{self.epoch}.{self.offset}.{self.chain.hex()}.{self.topic}"
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Return the cursor of a text; raise CursorError if the text is not a cursor."""
-        match = _CURSOR.fullmatch(text)
-        if match is None and text.startswith("c1."):
-            raise CursorError(
-                "the cursor was made by an earlier version, and does not show which publications "
-                f"were before it; {_INSTEAD}"
-            )
-        if match is None:
-            raise CursorError(
-                f"not a cursor: {shown(text)}; use the unchanged text of subscription.cursor()"
-            )
-        numbers = int(match["epoch"]), int(match["offset"])
-        return cls(match["store"], match["topic"], *numbers, bytes.fromhex(match["chain"]))
-
-    def check(self, store: LogStore | None, topic: TopicId) -> None:
-        """Raise CursorError if the cursor does not point into the store's log of a topic."""
-        if store is None:
-            raise CursorError(
-                "a cursor points into a data directory, and this node keeps its publications in "
-                f"memory; connect with the data_dir it came from, or {_INSTEAD}"
-            )
-        if self.topic != topic:
-            raise CursorError(
-                f"the cursor belongs to topic {shown(self.topic)}, not to {shown(topic)}; "
-                f"use the cursor of this topic, or {_INSTEAD}"
-            )
-        if self.store != store.id:
-            raise CursorError(
-                "the cursor came from another data directory, where publications are in another "
-                f"order; connect with that data_dir, or {_INSTEAD}"
-            )
-        if not self._fits(store.log(topic)):
-            raise CursorError(
-                "the data directory was restored from a copy, or has lost publications, since the "
-                f"cursor was made; they may come back in another order; {_INSTEAD}"
-            )
-
-    def _fits(self, log: SegmentLog) -> bool:
-        """Return True if the publications before the cursor are the same as when it was made."""
-        if self.offset == 0:  # no publication is before it, in any epoch
-            return True
-        is_there = self.epoch == log.epoch and self.offset <= log.durable_end
-        return is_there and log.chain_at(self.offset) == self.chain
-
-
-# A text is "all", "new", one of their synonyms, or the text of a cursor.
-Start = str | datetime | Cursor
-SYNONYMS: Final = {"earliest": "all", "latest": "new"}  # the words of other log systems
-
-
-def checked_start(start: object) -> Start:
-    """Return a valid start, with a cursor's text parsed; raise InputError for any other value.
-
-    A synonym is replaced by its word.
-    """
-    if isinstance(start, str):
-        start = SYNONYMS.get(start, start)
-    if isinstance(start, str) and _CURSOR_OF_ANY_VERSION.match(start):
-        return Cursor.parse(start)
-    if isinstance(start, datetime) and start.utcoffset() is None:
-        raise InputError(
-            f"{start.isoformat()} has no time zone, so it is ambiguous; "
-            "give it one, such as datetime.now(UTC)",
-            parameter="start",
-        )
-    if start in ("all", "new") or isinstance(start, datetime | Cursor):
-        return start
-    raise InputError(
-        'expected "all" or "new" (synonyms: "earliest", "latest"), a datetime with a time zone '
-        f"or a cursor, got {shown(str(start))}",
-        parameter="start",
-    )
-
-
-# -- reading ---------------------------------------------------------------------------------
 
 
 class _ReadableBatch(Struct, frozen=True, gc=False):
@@ -232,6 +122,7 @@ class Reader:
         self._stored: _ReadableBatch | None = None  # read from the log, and partly handed out
         self._waiting: list[asyncio.Future[bool]] = []  # callers that wait for an arrival
         self._is_open = True
+        self.gaps = GapLog()
 
     @property
     def offset(self) -> int:
@@ -262,7 +153,11 @@ class Reader:
     def close(self) -> None:
         """Stop handing out publications and wake up waiting readers."""
         self._is_open = False
-        self._wake_up()
+        self.wake_up()
+
+    def is_available(self, end: int) -> bool:
+        """Return True if there are unread publications before an offset."""
+        return self._is_open and self._next < end
 
     async def next(self, timeout_s: float | None = None) -> DeliveredPublication | None:
         """Wait for the next publication; return None after the timeout or when closed.
@@ -281,21 +176,25 @@ class Reader:
             self._steps = 0
             await asyncio.sleep(0)
         while self._next >= self._end and self._is_open:
-            loop = asyncio.get_running_loop()
-            arrived: asyncio.Future[bool] = loop.create_future()
-            timer = None if deadline is None else loop.call_at(deadline, _resolve, arrived, False)
-            self._waiting.append(arrived)
-            try:
-                if not await arrived:
-                    return False
-            finally:
-                if timer is not None:
-                    timer.cancel()
-                if self._waiting and arrived in self._waiting:  # timed out or cancelled
-                    self._waiting.remove(arrived)
+            if not await self.wait(deadline):
+                return False
         return self._is_open
 
-    def _wake_up(self) -> None:
+    async def wait(self, deadline: float | None = None) -> bool:
+        """Wait until ``wake_up`` is called; return False after the deadline."""
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Future[bool] = loop.create_future()
+        timer = None if deadline is None else loop.call_at(deadline, _resolve, arrived, False)
+        self._waiting.append(arrived)
+        try:
+            return await arrived
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if self._waiting and arrived in self._waiting:  # timed out or cancelled
+                self._waiting.remove(arrived)
+
+    def wake_up(self) -> None:
         """Wake up every waiting caller; the first that runs gets what arrived."""
         for arrived in self._waiting:
             _resolve(arrived, True)
@@ -340,6 +239,32 @@ class Reader:
             else:
                 break
         return found
+
+    async def next_item(self, timeout_s: float | None = None) -> DeliveredPublication | None:
+        """Wait for the next publication, as ``next`` does: this order has no gaps."""
+        return await self.next(timeout_s)
+
+    fetch_items = fetch
+
+    def fetch_batch(self) -> tuple[RecordBatch, list[DeliveredPublication]] | None:
+        """Return a batch with its publications that are ahead, or None; the start skips none."""
+        while (start := self._next) < self._end and self._is_open:
+            fresh = self._fresh[0] if self._fresh else None
+            batch = fresh if fresh is not None and fresh.start <= start else self._stored
+            if batch is not None:
+                return batch.batch, self._read(batch, start, batch.end)
+            self._read_log()
+        return None
+
+    def position(
+        self, limit: int, unread: Sequence[DeliveredPublication | Gap] = ()
+    ) -> tuple[int, SavedOrder | None]:
+        """Return the offset after the last publication handed out, at most ``limit``.
+
+        The first of the ``unread`` publications, which the caller buffers, is after it.
+        """
+        found = (each.offset for each in unread if isinstance(each, DeliveredPublication))
+        return min(limit, next(found, self._next)), None
 
     def _read(self, batch: _ReadableBatch, start: int, end: int) -> list[DeliveredPublication]:
         """Return the next publications of a batch, up to an offset or to a skipped one."""
@@ -396,7 +321,7 @@ class Reader:
         if self._fresh_count > FRESH_MAX or self._fresh_bytes > FRESH_BYTES_MAX:
             self._shrink()
         if self._waiting and self._next < end:
-            self._wake_up()
+            self.wake_up()
 
     def _shrink(self) -> None:
         """Drop the oldest batches beyond the limits if they are in the log."""
@@ -432,6 +357,17 @@ class Reader:
             self._skipped[-1] = range(self._skipped[-1].start, offset + 1)
         else:
             self._skipped.append(range(offset, offset + 1))
+
+
+def stored_publications(
+    log: Log, wanted: range
+) -> Iterator[tuple[RecordBatch, list[DeliveredPublication]]]:
+    """Yield the readable batches of a log with their publications at some offsets."""
+    for entry in log.read_range(wanted.start, wanted.stop):
+        if records := _records(entry.batch):
+            batch = _ReadableBatch(entry.offset, entry.end, entry.batch, records, None, True)
+            start, end = max(entry.offset, wanted.start), min(entry.end, wanted.stop)
+            yield entry.batch, _between(batch, start, end)
 
 
 def _records(batch: RecordBatch) -> tuple[BatchRecord, ...]:

@@ -10,7 +10,8 @@ from typing import Final, Self, cast
 
 from msgspec import Struct
 
-from skipring.api.reader import READ_AT_ONCE, Cursor, Publication
+from skipring.api.cursor import Cursor
+from skipring.api.reader import READ_AT_ONCE, Publication
 from skipring.api.topic_session import Health, TopicSession
 from skipring.core.batches import RECORDS_MAX, BatchRecord, check_record
 from skipring.core.limits import PAYLOAD_BYTES_MAX
@@ -18,6 +19,7 @@ from skipring.core.peers import TopicId
 from skipring.errors import InputError, MessageError, SkipringError, StorageError
 from skipring.node.publisher import REPLICAS_TIMEOUT_S
 from skipring.observability.clock import BEFORE_1970, publication_time_us
+from skipring.order.gaps import Gap, GapLog
 
 # Guess: after this many bytes a publisher yields, so that connections can write; their queues hold
 # 64 times as much.
@@ -210,13 +212,24 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Publication:
-        """Return the next publication, in the order in which they were stored here."""
+        """Return the next publication in the order of the subscription."""
         if not self._session.is_open:
             self._session.check_opened()
         publication = await self._session.reader.next()
         if publication is None:
             raise StopAsyncIteration
         return publication
+
+    async def with_gaps(self) -> AsyncIterator[Publication | Gap]:
+        """Yield publications and, in the order of publishers, gaps before those after them."""
+        self._session.check_opened()
+        while (item := await self._session.reader.next_item()) is not None:
+            yield item
+
+    @property
+    def gaps(self) -> GapLog:
+        """Return the number of gaps and late publications so far, and the last gaps."""
+        return self._session.reader.gaps
 
     async def read(self, timeout: float | None = None) -> Publication | None:  # noqa: ASYNC109  (None, no error)
         """Return the next publication; None after the timeout or when the topic was left."""
@@ -249,7 +262,7 @@ class Subscription:
             self._session.reader.end,
         )  # later arrivals belong to the next call
         found: list[Publication] = []
-        while reader.is_open and reader.offset < end and len(found) != limit:
+        while reader.is_available(end) and len(found) != limit:
             found += reader.fetch(READ_AT_ONCE if limit is None else limit - len(found), end)
             await asyncio.sleep(0)
         return found

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from math import inf
 from random import Random
+from time import monotonic
 from typing import Final
 
 from msgspec import Struct
 
-from skipring.api.reader import Cursor, Reader, Start, checked_start
+from skipring.api.cursor import Cursor, Start, checked_start
+from skipring.api.ordered_reader import Item, OrderedReader, OrderPlan
+from skipring.api.reader import Reader
 from skipring.api.session import Session
 from skipring.core.effects import PeerInSync
 from skipring.core.events import SyncRequested
@@ -23,13 +27,14 @@ from skipring.net.addresses import supervisor_at
 from skipring.net.event_loop import Timer
 from skipring.node.host import NodeHost
 from skipring.observability.clock import time_us
+from skipring.order.gaps import Order
 from skipring.storage.topic_log import SegmentLog
 from skipring.wire.limits import check_topic
 
 LEAVE_S: Final = 5.0  # Guess: a caller that stops does not want to wait much longer.
 
-# The offset of the first publication that was read and not handed out, or None.
-Unread = Callable[[], int | None]
+# The publications and gaps that were read and not handed out.
+Unread = Callable[[], Sequence[Item]]
 Neighbours = Callable[[], list[NodeId] | None]
 
 
@@ -50,8 +55,8 @@ class Health(Struct, frozen=True):
     lag: int = 0
 
 
-def _nothing_unread() -> int | None:
-    return None
+def _nothing_unread() -> Sequence[Item]:
+    return ()
 
 
 class TopicSession:
@@ -66,25 +71,29 @@ class TopicSession:
         session: Session,
         topic: TopicId,
         start: Start,
+        plan: OrderPlan | None = None,
         *,
         unread: Unread = _nothing_unread,
         prefix: str = "async ",
     ) -> None:
         self.topic = _checked_topic(topic)
         self._session = session
+        self._plan = plan  # None: the order of arrival
         self._start = checked_start(start)
         self._unread = unread
         self._prefix = prefix
         self._log: Log = MemoryLog()
         self._store_id: str | None = None
         self._last_cursors: list[Cursor] = []  # set on leaving: the store may be closed
-        self.reader = Reader(self._log, "all", now=0)  # an empty one before ``open``
+        # An empty one before ``open``.
+        self.reader: Reader | OrderedReader = Reader(self._log, "all", now=0)
         self.is_open = False
         self._has_been_opened = False
         tick_s = session.settings.tick_s
         self._sync = SyncTracker(self._neighbours, self._confirmed, self._ask_neighbours, tick_s)
         # Until the history ends: a node may become alone, and then no neighbour confirms.
         self._ticker = Timer(self._end_history_in_sync, tick_s, Random())
+        self._order_ticker = Timer(self._tick_order, plan.step_s if plan else tick_s, Random())
         if session.is_connected:  # otherwise ``open`` fails
             self._check_start()
 
@@ -120,7 +129,11 @@ class TopicSession:
         now = time_us()
         self._log = self._session.join(self.topic, self.leave)
         self._store_id = None if store is None else store.id
-        self.reader = Reader(self._log, self._start, now)
+        if self._plan is None:
+            self.reader = Reader(self._log, self._start, now)
+        else:
+            self.reader = OrderedReader(self._log, self._start, self._plan, now)
+            self._order_ticker.start()
         self.host.attach(self.topic, self.reader.on_deliver, self.on_confirmed)
         self.is_open = self._has_been_opened = True
         self._ticker.start()
@@ -128,7 +141,8 @@ class TopicSession:
     def _check_start(self) -> None:
         """Raise CursorError if the start is a cursor that does not point into the store."""
         if isinstance(self._start, Cursor):
-            self._start.check(self._session.store, self.topic)
+            order = Order.ARRIVAL if self._plan is None else self._plan.order
+            self._start.check(self._session.store, self.topic, order)
 
     async def leave(self) -> bool:
         """Leave the topic; return True if the supervisor confirms within LEAVE_S.
@@ -139,13 +153,14 @@ class TopicSession:
             return True
         self.is_open = False
         self._ticker.stop()
+        self._order_ticker.stop()
         self.reader.close()
         try:
             await self._drain()
             return await self.host.unsubscribe(self.topic, LEAVE_S)
         finally:
             if self._store_id is not None:  # the second cursor is valid once it is on disk
-                last = self._cursor_at(min(self._handed_out(), self._log.end))
+                last = self._cursor_before(self._log.end)
                 self._last_cursors = [self.cursor(), last]
             self._session.remove(self.topic)
 
@@ -173,18 +188,15 @@ class TopicSession:
         for cursor in reversed(self._last_cursors):
             if cursor.offset <= durable_end:
                 return cursor
-        return self._cursor_at(min(self._handed_out(), durable_end))
+        return self._cursor_before(durable_end)
 
-    def _handed_out(self) -> int:
-        """Return the offset after the last publication that the application has."""
-        unread = self._unread()
-        return self.reader.offset if unread is None else unread
-
-    def _cursor_at(self, offset: int) -> Cursor:
+    def _cursor_before(self, limit: int) -> Cursor:
+        """Return the position after the last publication handed out, at most an offset."""
         assert self._store_id is not None
         assert isinstance(self._log, SegmentLog)
+        offset, saved = self.reader.position(limit, self._unread())
         chain = self._log.chain_at(offset)
-        return Cursor(self._store_id, self.topic, self._log.epoch, offset, chain)
+        return Cursor(self._store_id, self.topic, self._log.epoch, offset, chain, saved)
 
     # -- health ------------------------------------------------------------------------------
 
@@ -192,6 +204,20 @@ class TopicSession:
         """Record that a ring neighbour is in sync."""
         self._sync.on_confirmed(confirmed)
         self._end_history_in_sync()
+
+    def _tick_order(self) -> None:
+        """Let the order of the reader report what is overdue; ask neighbours what is missing."""
+        reader, machine = self.reader, self.host.machine(self.topic)
+        if machine is None or not isinstance(reader, OrderedReader):
+            return
+        reader.on_tick(
+            monotonic(),
+            time_us(),
+            self._sync.confirmed_s(),
+            is_history=machine.replication.is_backfilling,
+        )
+        if reader.is_waiting:
+            self._ask_neighbours()
 
     def _end_history_in_sync(self) -> None:
         """End the history and the timer once all neighbours are in sync: there is only one."""
@@ -296,6 +322,7 @@ class SyncTracker:
         self._confirmed = confirmed
         self._ask = ask
         self._tick_s = tick_s
+        self._confirmed_s: dict[NodeId, float] = {}  # when neighbours confirmed last
         self._rounds: list[_Round] = []  # one for each waiting caller
 
     def __contains__(self, node: NodeId) -> bool:
@@ -309,9 +336,21 @@ class SyncTracker:
 
     def on_confirmed(self, confirmed: PeerInSync) -> None:
         """Record the root of a ring neighbour for the waiting callers."""
+        self._confirmed_s[confirmed.node] = monotonic()
         for answers in self._rounds:
             answers.roots[confirmed.node] = confirmed.root
             answers.arrived.set()
+
+    def confirmed_s(self) -> float:
+        """Return the time since when all neighbours have confirmed; the past if not all have.
+
+        A node that is alone has no neighbours, and the result is the current time.
+        """
+        neighbours = self._neighbours()
+        if neighbours is None:
+            return -inf
+        self._confirmed_s = {node: self._confirmed_s.get(node, -inf) for node in neighbours}
+        return min(self._confirmed_s.values(), default=monotonic())
 
     async def all_equal(self, timeout_s: float) -> str | None:
         """Wait until all neighbours have confirmed one state; return the reason after a timeout."""

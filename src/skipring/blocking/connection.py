@@ -10,9 +10,11 @@ from threading import Lock
 from time import monotonic
 from typing import Final, ParamSpec, Self, TypeVar
 
+from skipring.api.cursor import Cursor, Start
 from skipring.api.keyvalue import BYTES, KeyValueSession
 from skipring.api.keyvalue import KeyValue as AsyncKeyValue
-from skipring.api.reader import Cursor, Publication, Reader, Start
+from skipring.api.ordered_reader import Item, OrderedReader, order_plan
+from skipring.api.reader import Publication, Reader
 from skipring.api.session import Session, new_session
 from skipring.api.subscription import READ_MANY, Record, check_limit
 from skipring.api.subscription import Subscription as AsyncSubscription
@@ -22,6 +24,7 @@ from skipring.blocking.loop_thread import LoopThread
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import StorageError
 from skipring.node.publisher import REPLICAS_TIMEOUT_S
+from skipring.order.gaps import Gap, GapLog
 
 READ_AHEAD: Final = 16  # Guess: saves most of the cost of waking another thread.
 
@@ -64,14 +67,24 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def subscribe(self, topic: TopicId, start: Start = "all") -> Subscription:
+    def subscribe(
+        self,
+        topic: TopicId,
+        start: Start = "all",
+        *,
+        order: str = "arrival",
+        wait: float | None = None,
+        late: str = "mark",
+    ) -> Subscription:
         """Return a subscription to a topic; its ``with`` block joins and leaves the ring.
 
-        Raise CursorError if a cursor does not point into the data directory of this connection.
+        The arguments are those of ``skipring.Connection.subscribe``. Raise CursorError if a cursor
+        does not point into the data directory of this connection.
         """
+        plan = order_plan(order, wait_s=wait, late=late, tick_s=self._session.settings.tick_s)
         ahead = _ReadAhead()
         make = partial(
-            TopicSession, self._session, topic, start, unread=ahead.first_offset, prefix=""
+            TopicSession, self._session, topic, start, plan, unread=ahead.items, prefix=""
         )
         found = self._thread.run(make) if self._thread.is_running else make()
         return Subscription(self._thread, found, ahead)
@@ -89,35 +102,35 @@ def _left_s(deadline: float | None) -> float | None:
 
 
 class _ReadAhead:
-    """Publications that the loop has read and that are not handed out yet.
+    """Publications and gaps that the loop has read and that are not handed out yet.
 
     The lock is held from reading to appending: no thread sees a publication that is in neither
     place.
     """
 
     def __init__(self) -> None:
-        self._publications: deque[Publication] = deque()
+        self._items: deque[Item] = deque()
         self._lock = Lock()
 
     def __len__(self) -> int:
-        return len(self._publications)
+        return len(self._items)
 
-    def first_offset(self) -> int | None:
-        """Return the offset of the first publication, or None."""
+    def items(self) -> list[Item]:
+        """Return the publications and gaps."""
         with self._lock:
-            return self._publications[0].offset if self._publications else None
+            return list(self._items)
 
-    def fill(self, reader: Reader, limit: int, end: int | None = None) -> None:
+    def fill(self, reader: Reader | OrderedReader, limit: int, end: int | None = None) -> None:
         """Read available publications before an offset, until ``limit`` are buffered."""
         with self._lock:
-            self._publications += reader.fetch(limit - len(self._publications), end)
+            self._items += reader.fetch_items(limit - len(self._items), end)
 
-    def hand_out(self, reader: Reader, limit: int | None) -> list[Publication]:
-        """Remove and return up to ``limit`` publications; none after the topic was left."""
+    def hand_out(self, reader: Reader | OrderedReader, limit: int | None) -> list[Item]:
+        """Remove and return up to ``limit`` of them; none after the topic was left."""
         with self._lock:
             if not reader.is_open:
                 return []
-            buffered = self._publications
+            buffered = self._items
             count = len(buffered) if limit is None else min(limit, len(buffered))
             return [buffered.popleft() for _ in range(count)]
 
@@ -191,15 +204,32 @@ class Subscription:
     # -- reading -----------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Publication]:
-        """Yield publications in the order of the local log, until the topic is left."""
+        """Yield publications in the order of the subscription, until the topic is left."""
         while (publication := self.read()) is not None:
             yield publication
+
+    def with_gaps(self) -> Iterator[Publication | Gap]:
+        """Yield publications and, in the order of publishers, gaps before those after them."""
+        self._session.check_opened()
+        while (item := self._read_item(None)) is not None:
+            yield item
+
+    @property
+    def gaps(self) -> GapLog:
+        """Return the number of gaps and late publications so far, and the last gaps."""
+        return self._session.reader.gaps
 
     def read(self, timeout: float | None = None) -> Publication | None:
         """Return the next publication; None after the timeout or when the topic was left."""
         self._session.check_opened()
         deadline = None if timeout is None else monotonic() + timeout
-        while not (found := self._hand_out(1)):
+        item = self._read_item(deadline)
+        while isinstance(item, Gap):
+            item = self._read_item(deadline)
+        return item
+
+    def _read_item(self, deadline: float | None) -> Item | None:
+        while not (found := self._ahead.hand_out(self._session.reader, 1)):
             if not self._thread.call(self._fill, READ_AHEAD, _left_s(deadline)):
                 return None
             # Otherwise a publication arrived, unless it is skipped or another thread took it.
@@ -237,7 +267,7 @@ class Subscription:
 
     async def _fill_available(self, limit: int | None) -> None:
         reader, end = self._session.reader, self._session.reader.end
-        while reader.is_open and reader.offset < end:
+        while reader.is_available(end):
             buffered = len(self._ahead)
             if limit is not None and buffered >= limit:
                 return
@@ -245,7 +275,8 @@ class Subscription:
             await asyncio.sleep(0)
 
     def _hand_out(self, limit: int | None) -> list[Publication]:
-        return self._ahead.hand_out(self._session.reader, limit)
+        items = self._ahead.hand_out(self._session.reader, limit)
+        return [each for each in items if isinstance(each, Publication)]
 
     @property
     def lag(self) -> int:

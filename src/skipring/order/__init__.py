@@ -1,0 +1,1 @@
+"""Order of publications at a reader: machines without IO and clock (docs/ordering.md)."""
