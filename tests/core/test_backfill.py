@@ -114,7 +114,15 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def history(count: int = COUNT) -> list[RecordBatch]:
-    return [batch(b"%d" % seq, publisher="p", first=seq, topic=TOPIC) for seq in range(count)]
+    return [
+        batch(b"%d" % seq, publisher=publisher_of(seq), first=seq, topic=TOPIC)
+        for seq in range(count)
+    ]
+
+
+def publisher_of(seq: int) -> NodeId:
+    """Return one of many publishers: their batches are under all prefixes."""
+    return f"p{seq % 32}"
 
 
 class Question(NamedTuple):
@@ -242,7 +250,7 @@ class Newcomer:
         return question
 
 
-EVERYTHING = {("p", seq) for seq in range(COUNT)}
+EVERYTHING = {(publisher_of(seq), seq) for seq in range(COUNT)}
 
 
 def reading(count: int = 3) -> Newcomer:
@@ -895,3 +903,12 @@ def test_state_is_a_copy_and_can_be_loaded() -> None:
     assert other.client.state() == state
     other.answer_all()
     other.assert_complete()
+
+
+def test_history_of_few_large_batches_is_read_in_pages() -> None:
+    for records, is_read in ((HISTORY_MIN - 1, False), (HISTORY_MIN, True)):
+        newcomer = Newcomer(NEIGHBOURS[:1]).begin()
+        (survey,) = newcomer.open
+        newcomer.receive("n0", LogInfo(survey.message.request, "", 0, 0, records, 2, (), b""))
+        assert bool(newcomer.questions()) is is_read
+        assert newcomer.has_ended() is not is_read

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skipring.core.batches import RecordBatch
-from skipring.core.log import EntryFilter, EntryPage, Log, LogEntry, MemoryLog, PageLimits
+from skipring.core.log import (
+    EntryFilter,
+    EntryPage,
+    Log,
+    LogEntry,
+    MemoryLog,
+    PageLimits,
+    publisher_tag,
+)
 from skipring.core.publications import SEQ_BELIEVED_MAX
 from tests.support.batches import batch, batch_of, opaque_batch
 
@@ -290,3 +298,13 @@ def test_extent_counts_what_is_stored() -> None:
     assert extent[:4] == (1, 6, 5, A1.size_bytes + B5.size_bytes)
     log.remove(1)
     assert log.extents()[0][:4] == (4, 6, 2, B5.size_bytes)
+
+
+def test_filter_by_tag_excludes_other_publishers() -> None:
+    batches = [batch(publisher=f"p{number}", first=0) for number in range(20)]
+    tag = publisher_tag("p3")
+    wanted = EntryFilter(tags=range(tag, tag + 1))
+    entries = MemoryLog(batches).read_page(0, 99, limits(), wanted).entries
+    assert [each.batch.publisher for each in entries] == [
+        each.publisher for each in batches if publisher_tag(each.publisher) == tag
+    ]

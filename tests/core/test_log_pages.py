@@ -342,3 +342,23 @@ def test_request_for_this_store_or_for_any_is_answered(stored: Stored) -> None:
         page = answer(replica, replace(request(), store=store, epoch=epoch))
         assert isinstance(page, LogPage)
         assert page.batches == tuple(batches(5))
+
+
+def test_requests_by_publisher_cover_everything_and_divide_no_publisher() -> None:
+    stored = [
+        batch(b"%d" % place, publisher=f"p{place % 9}", first=place, topic=TOPIC)
+        for place in range(90)
+    ]
+    log = MemoryLog(stored)
+    found = [
+        {each.publisher for each in page.batches}
+        for prefix in range(4)
+        for page in [log_page(log, replace(request(bits=2, prefix=prefix), by_publisher=True))]
+    ]
+    assert sorted(name for names in found for name in names) == sorted(f"p{n}" for n in range(9))
+    offsets = [
+        log_page(log, replace(request(bits=2, prefix=prefix), by_publisher=True)).offsets
+        for prefix in range(4)
+    ]
+    assert sorted(each for some in offsets for each in some) == list(range(90))
+    assert all(list(some) == sorted(some) for some in offsets)

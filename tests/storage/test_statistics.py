@@ -12,13 +12,12 @@ from msgspec.structs import replace
 
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.limits import NUMBER_MAX
-from skipring.core.log import ANY_BYTE, EntryFilter
+from skipring.core.log import ANY_BYTE, EntryFilter, publisher_tag
 from skipring.storage.statistics import (
     GAP_BYTES_MAX,
     WINDOW_ENTRIES,
     EntryStatistics,
     SegmentStatistics,
-    publisher_tag,
 )
 
 PUBLISHERS = [f"p{number}" for number in range(7)]
@@ -77,24 +76,27 @@ def test_search_for_the_next_match_reads_as_far_as_the_match() -> None:
     gaps=st.lists(st.sampled_from([90, 900, 2 * GAP_BYTES_MAX]), min_size=80, max_size=80),
     first=st.integers(0, 255),
     wanted=st.none() | st.frozensets(st.sampled_from(PUBLISHERS)),
+    lowest=st.integers(0, 255),
 )
 def test_every_match_is_selected_once_and_in_order(
-    count: int, gaps: list[int], first: int, wanted: frozenset[str] | None
+    count: int, gaps: list[int], first: int, wanted: frozenset[str] | None, lowest: int
 ) -> None:
     batches = [batch(number) for number in range(count)]
     positions = array("I", [sum(gaps[:number]) for number in range(count)])
     firsts = range(first, 256)
-    found = all_selected(statistics_of(batches), positions, EntryFilter(firsts, wanted))
+    found = all_selected(
+        statistics_of(batches), positions, EntryFilter(firsts, wanted, tags=range(lowest, 256))
+    )
     matches = [
         number
         for number, each in enumerate(batches)
-        if each.id[0] in firsts and (wanted is None or each.publisher in wanted)
+        if each.id[0] in firsts
+        and (wanted is None or each.publisher in wanted)
+        and publisher_tag(each.publisher) >= lowest
     ]
     assert found == sorted(set(found))
-    tags = None if wanted is None else {publisher_tag(each) for each in wanted}
-    assert [
-        n for n in found if tags is None or publisher_tag(batches[n].publisher) in tags
-    ] == found
+    tags = {publisher_tag(each) for each in (PUBLISHERS if wanted is None else wanted)}
+    assert all(lowest <= publisher_tag(batches[n].publisher) in tags for n in found)
     assert set(matches) <= set(found)
     assert all(batches[number].id[0] in firsts for number in found)
 

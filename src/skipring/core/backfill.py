@@ -6,6 +6,9 @@ much larger than its own, it reads the log in pages. It replaces a source that d
 that is too slow (P6). Anti-entropy supplies the publications that are new or that the backfill has
 missed.
 
+A prefix contains all batches of some publishers. So a node gets those of each publisher in the
+order of one log, in which they usually rise (docs/ordering.md).
+
 The node rates each source (``SourceProgress``). A source earns credit with each page and pays one
 tick of credit for each tick in which a request is open. It is too slow once its credit is below 0.
 Only batches count: new ones, and known ones up to the number that the node holds. A source
@@ -234,7 +237,7 @@ class BackfillClient:
         if not run.is_reading:
             if any(source.extent is None for source in run.sources.values()):
                 return  # the size of a log is not known yet
-            run = _chosen(run, self._replica.count, self._config.backfill_min)
+            run = _chosen(run, self._replica, self._config.backfill_min)
         prefixes = run.prefixes
         for node, source in run.sources.items():
             if source.prefix is None and prefixes:
@@ -264,6 +267,7 @@ class BackfillClient:
             run.bits,
             prefix,
             contents=True,
+            by_publisher=True,
         )
         run.sources[node] = replace(source, request=request.request, is_held=False)
         out.send(node, request)
@@ -309,18 +313,19 @@ def _is_sound(run: BackfillRunState) -> bool:
     )
 
 
-def _chosen(run: BackfillRunState, held: int, backfill_min: int) -> BackfillRunState:
+def _chosen(run: BackfillRunState, replica: Replica, records_min: int) -> BackfillRunState:
     """Return the run with the sources that have a much larger log, and prefixes for them."""
-    counts = {
-        node: source.extent.count
-        for node, source in run.sources.items()
-        if source.extent is not None
+    held, end = replica.count, replica.log.end
+    extents = {
+        node: source.extent for node, source in run.sources.items() if source.extent is not None
     }
+    counts = {node: extent.count for node, extent in extents.items()}
+    ends = {node: extent.end for node, extent in extents.items()}  # in records
     # The second largest count: a single source with a false count excludes no other source.
     usual = sorted(counts.values())[-2:][:1]
     for node, number in counts.items():
         is_less = any(SHARE * number < each for each in usual)
-        if number - held < backfill_min or SHARE * held > number or is_less:
+        if ends[node] - end < records_min or SHARE * held > number or is_less:
             del run.sources[node]
     # Few prefixes: a source scans its whole log for each prefix.
     bits = max(len(run.sources) - 1, 0).bit_length()

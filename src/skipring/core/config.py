@@ -198,7 +198,7 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     # Read large logs of neighbours in pages after joining, ask neighbours for a handover (decision
     # 0049), and ask them to confirm that they are in sync (T19).
     backfills: bool = False
-    backfill_min: int = 2048  # Guess: anti-entropy transfers fewer publications as quickly.
+    backfill_min: int = 2048  # Guess: anti-entropy transfers fewer records as quickly.
     requests_handover: bool = False
     confirms_sync: bool = False
     # Section 3.3: report silent neighbours, ping and evict members. Off where an oracle suspects

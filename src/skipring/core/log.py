@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
+from zlib import crc32
 
 from skipring.core.batches import RecordBatch
 from skipring.core.limits import CHAIN_BYTES, NUMBER_MAX
@@ -19,6 +21,12 @@ ANY_BYTE: Final = range(256)
 # Running digest at an offset where it is unknown because the batch before it was trimmed.
 TRIMMED_CHAIN: Final = b"\xff" * CHAIN_BYTES
 PUBLISHERS_MAX: Final = 1024  # Limit: names of which a log in memory keeps dropped numbers.
+
+
+@lru_cache(maxsize=1024)  # most batches of a topic come from few publishers
+def publisher_tag(publisher: NodeId) -> int:
+    """Return a byte that depends on the publisher."""
+    return crc32(publisher.encode(errors="replace")) & 0xFF
 
 
 class LogEntry(NamedTuple):
@@ -40,13 +48,20 @@ class LogEntry(NamedTuple):
 class EntryFilter(NamedTuple):
     """Properties of the entries that a read requests; None: any.
 
-    A log returns no entry whose id begins with another byte. It may return others that have none of
-    the properties: it uses those that its index knows.
+    A log returns no entry whose id begins with another byte, or whose publisher has another tag. It
+    may return others that have none of the properties: it uses those that its index knows.
     """
 
     firsts: range = ANY_BYTE  # first bytes of ids
     publishers: frozenset[NodeId] | None = None
     times: range | None = None  # of a record, in microseconds since the epoch
+    tags: range = ANY_BYTE  # of publishers
+
+    def includes(self, batch: RecordBatch) -> bool:
+        """Return True if the first byte of the id and the tag of the publisher are wanted."""
+        if not batch.id or batch.id[0] not in self.firsts:
+            return False
+        return self.tags == ANY_BYTE or publisher_tag(batch.publisher) in self.tags
 
 
 EVERY: Final = EntryFilter()
@@ -250,9 +265,8 @@ class MemoryLog:
         found: list[LogEntry] = []
         size = scanned = 0
         for number, entry in enumerate(self.read_range(start, end), start=1):
-            key = entry.batch.id
             scanned += entry.batch.size_bytes
-            if key and key[0] in wanted.firsts:
+            if wanted.includes(entry.batch):
                 found.append(entry)
                 size += entry.batch.size_bytes
             is_full = size >= limits.bytes_max or len(found) >= limits.entries_max

@@ -117,7 +117,9 @@ class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
     It requests batches with records at offsets from ``start`` to before ``end`` whose ids begin
     with the ``bits`` bits of ``prefix``; without ``contents``, the batches have no body. The
     offsets are those of a ``store`` in an ``epoch``: a node with another store or epoch refuses.
-    Without a store, the request is for any store. Answered by LogPage or Refused.
+    Without a store, the request is for any store. With ``by_publisher``, the bits are those of the
+    tags of publishers: all batches of a publisher are under one prefix. Answered by LogPage or
+    Refused.
     """
 
     request: Number
@@ -128,6 +130,7 @@ class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
     bits: SurveyBits
     prefix: SurveyPrefix
     contents: bool
+    by_publisher: bool = False
 
 
 class RecordFilter(Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):

@@ -158,10 +158,12 @@ def _entry_filter(
         return EVERY
     width = 1 << (BYTE_BITS - question.bits)
     first, stop = question.prefix * width, (question.prefix + 1) * width
+    if isinstance(question, FetchLog) and question.by_publisher:
+        return EntryFilter(tags=range(first, stop))
     if where.id_start:
         first, stop = max(first, where.id_start[0]), min(stop, where.id_start[0] + 1)
     return EntryFilter(
         range(first, max(first, stop)),
-        None if where.publishers is None else frozenset(where.publishers),
-        None if where.times is None else range(where.times[0], where.times[1] + 1),
+        publishers=None if where.publishers is None else frozenset(where.publishers),
+        times=None if where.times is None else range(where.times[0], where.times[1] + 1),
     )

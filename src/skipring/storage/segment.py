@@ -371,14 +371,17 @@ class EntryChunk(NamedTuple):
         sizes = [end - at for at, end in zip(positions, ends, strict=True)]
         return cls([*offsets, following], positions, sizes, bytes(data))
 
-    def entry(self, number: int, firsts: range = ANY_BYTE) -> LogEntry | None:
-        """Return an entry; None if it is damaged, or if its id begins with another byte."""
+    def entry(self, number: int, wanted: EntryFilter = EVERY) -> LogEntry | None:
+        """Return an entry; None if it is damaged, or if its id or its publisher is not wanted."""
+        firsts = wanted.firsts
         at = self.positions[number]
         id_at = at + ID_AT
         if firsts != ANY_BYTE and (id_at >= len(self.data) or self.data[id_at] not in firsts):
             return None
         entry = decode_entry(memoryview(self.data), at)
-        return entry if entry is not None and entry.offset == self.offsets[number] else None
+        if entry is None or entry.offset != self.offsets[number]:
+            return None
+        return entry if wanted.tags == ANY_BYTE or wanted.includes(entry.batch) else None
 
 
 def read_footer(files: FileCache, path: Path, file_bytes: int) -> SegmentFooter | None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, Self
-from zlib import crc32
 
 from msgspec import DecodeError, Raw, Struct, field, msgpack
 
 from skipring.core.batches import RecordBatch
 from skipring.core.limits import NUMBER_MAX
-from skipring.core.log import ANY_BYTE, EntryFilter
+from skipring.core.log import ANY_BYTE, EntryFilter, publisher_tag
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BYTES
 
@@ -148,9 +147,10 @@ class EntryStatistics(Struct, eq=False):
     def _marks(self, first: int, stop: int, wanted: EntryFilter) -> bytes:
         """Return a byte for each entry: 1 if it may match."""
         marks = bytes(self.firsts[first:stop].translate(_marked(wanted.firsts)))
-        if wanted.publishers is None or self.tags is None:
+        if self.tags is None or (wanted.publishers is None and wanted.tags == ANY_BYTE):
             return marks
-        return _both(marks, self.tags[first:stop].translate(_tagged(wanted.publishers)))
+        tagged = _tagged(wanted.publishers, wanted.tags)
+        return _both(marks, self.tags[first:stop].translate(tagged))
 
 
 def _both(marks: bytes, others: bytearray) -> bytes:
@@ -159,21 +159,17 @@ def _both(marks: bytes, others: bytearray) -> bytes:
     return both.to_bytes(len(marks), "big")
 
 
-@lru_cache(maxsize=1024)  # most batches of a topic come from few publishers
-def publisher_tag(publisher: NodeId) -> int:
-    """Return a byte that depends on the publisher."""
-    return crc32(publisher.encode(errors="replace")) & 0xFF
-
-
 @lru_cache(maxsize=256)
 def _marked(firsts: range) -> bytes:
     return bytes([byte in firsts for byte in ANY_BYTE])
 
 
 @lru_cache(maxsize=64)
-def _tagged(publishers: frozenset[NodeId]) -> bytes:
-    tags = {publisher_tag(publisher) for publisher in publishers}
-    return bytes([tag in tags for tag in ANY_BYTE])
+def _tagged(publishers: frozenset[NodeId] | None, tags: range) -> bytes:
+    if publishers is None:
+        return _marked(tags)
+    found = {publisher_tag(publisher) for publisher in publishers}
+    return bytes([tag in found and tag in tags for tag in ANY_BYTE])
 
 
 def _times(body: bytes) -> tuple[int, int]:

@@ -164,7 +164,7 @@ class SegmentLog:
             for place, offset in enumerate(chunk.offsets[:-1]):
                 if offset >= end:
                     return EntryPage(entries, end)
-                entry = None if self._is_absent(offset) else chunk.entry(place, wanted.firsts)
+                entry = None if self._is_absent(offset) else chunk.entry(place, wanted)
                 entry_size = chunk.sizes[place]
                 scanned += entry_size
                 number += 1
