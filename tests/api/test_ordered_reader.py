@@ -32,14 +32,14 @@ BY_TIME = OrderPlan(Order.TIME, WAIT_S, STEP_S)
 class DurableLog(MemoryLog):
     """Log in memory with a durable mark that a test sets."""
 
-    is_durable = True  # type: ignore[misc]
+    is_durable = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.durable_end = 0  # type: ignore[misc]
+        self.durable_end = 0
 
     def commit(self) -> None:
-        self.durable_end = self.end  # type: ignore[misc]
+        self.durable_end = self.end
 
 
 class Desk:
@@ -455,7 +455,7 @@ async def test_waiting_callers_end_after_the_timeout_or_when_closed() -> None:
 )
 def test_invalid_argument_is_refused(arguments: dict[str, object], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        order_plan(**{"wait_s": None, "late": "mark", "tick_s": 1.0, **arguments})  # type: ignore[arg-type]
+        order_plan(**{"wait_s": None, "late": "mark", "tick_s": 1.0, **arguments})
 
 
 def test_default_waits_are_eight_ticks_and_two_seconds() -> None:

@@ -16,6 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from skipring.cli import skipring
+from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.events import Received
+from skipring.core.messages import Publications
 from skipring.testing import Cluster
 from tests.support.commands import COMMAND, on_terminal
 from tests.support.scenes import inside
@@ -89,6 +92,29 @@ async def test_filters_select_by_key_publisher_and_time(ring: Ring, /) -> None:
     assert await ring.sub("--since", "2999-01-01T00:00Z") == []
     assert len(await ring.sub("--since", "1h")) == 2
     assert len(await ring.sub("--count", "1")) == 1
+
+
+@inside(running)
+async def test_orders_print_rising_numbers_and_times(ring: Ring, /) -> None:
+    await ring.pub(given=b"".join(b"%d\n" % number for number in range(300)))
+    for order in ("publisher", "time"):
+        lines = await ring.sub("--order", order)
+        assert [line["payload"] for line in lines] == [str(number) for number in range(300)]
+        values = [line["seq" if order == "publisher" else "time"] for line in lines]
+        assert values == sorted(values, key=int)
+        assert not any("late" in line for line in lines)
+
+
+@inside(running)
+async def test_gap_is_reported_on_standard_error(ring: Ring, /) -> None:
+    await ring.cluster.wait_healthy()
+    batch = RecordBatch.of([BatchRecord(b"x", 1)], publisher="lost", first=7, topic="news")
+    received = Received(Publications((batch,)), "lost")
+    ring.cluster.node(ring.cluster.nodes[0]).dispatch("news", received)
+    await ring.cluster.wait_healthy()
+    status, out, errors = await ring.run("sub", "news", "--no-follow", "--order", "publisher")
+    assert (status, json.loads(out)["seq"]) == (0, 7)
+    assert errors == "gap: lost, incarnation 0: 7 missing, numbers 0 to 6 (absent)\n"
 
 
 @inside(running)

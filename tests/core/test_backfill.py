@@ -912,3 +912,14 @@ def test_history_of_few_large_batches_is_read_in_pages() -> None:
         newcomer.receive("n0", LogInfo(survey.message.request, "", 0, 0, records, 2, (), b""))
         assert bool(newcomer.questions()) is is_read
         assert newcomer.has_ended() is not is_read
+
+
+def test_publications_of_a_page_are_stored_by_their_numbers() -> None:
+    newcomer = reading(2)
+    page = newcomer.withheld_page("n0")
+    newcomer.receive("n0", replace(page, batches=page.batches[::-1]))
+    stored = newcomer.given[-1].batches
+    assert len(stored) == len(page.batches)
+    for publisher in {each.publisher for each in stored}:
+        numbers = [each.first for each in stored if each.publisher == publisher]
+        assert numbers == sorted(numbers)

@@ -228,7 +228,7 @@ def test_batch_beyond_the_last_counter_does_not_disturb_the_next_incarnation() -
     at.add("a", COUNTERS - 1, 5)  # forged: a publisher starts a new incarnation instead
     at.add("a", number(0, 1))
     at.add("a", number(1, 1))
-    assert [late for _, _, late in at.out[-7:]] == [False] * 7  # type: ignore[misc]
+    assert [late for _, _, late in at.out[-7:]] == [False] * 7
 
 
 def test_forged_last_counter_delays_later_incarnations_by_nothing() -> None:

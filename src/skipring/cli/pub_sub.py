@@ -30,6 +30,7 @@ from skipring.cli.options import (
 if TYPE_CHECKING:
     from skipring.core.publications import Publication
     from skipring.net.access import Access
+    from skipring.order.gaps import Gap
     from skipring.rpc.publisher import PublishedRecord, PublishPlan
     from skipring.rpc.tail import TailPlan
 
@@ -39,6 +40,7 @@ MICROSECONDS: Final = 1_000_000
 NO_KEY: Final = "-"
 NEW: Final = ("new", "latest")
 STARTS: Final = ("all", "earliest", *NEW)
+ORDERS: Final = ("arrival", "publisher", "time")
 
 _CONTENTS: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -135,6 +137,11 @@ def _payloads(text: str | None, from_file: Path | None, count: int | None) -> It
 @access_options
 @option("--start", "First publication.  [default: all]", type=click.Choice(STARTS))
 @option("--since", "Only the last TIME (10m), or since TIME (2026-05-31T12:00Z).", "TIME")
+@option(
+    "--order",
+    "Order of publications; see above.  [default: arrival]",
+    type=click.Choice(ORDERS),
+)
 @option("--key", "Only publications with this key.")
 @option("--publisher", "Only publications of this publisher.", "NODE")
 @option("--count", "Exit after N publications.", "N", type=click.IntRange(1))
@@ -160,6 +167,11 @@ def sub(
 
     The command reads through a member and does not join the ring. On a terminal it prints time,
     publisher, key and payload; on a pipe, a line of JSON for each.
+
+    --order arrival prints publications as the member has stored them. With publisher, the numbers
+    of each publisher rise: the command waits up to 8s for missing ones, then reports a gap. With
+    time, it prints publications by time, 2s after they were published. Those that arrive later have
+    "late": true in JSON.
 
     \b
     --format replaces:
@@ -189,24 +201,51 @@ class _Printer:
         self._wanted = {name: value for name, value in wanted.items() if value is not None}
         self._left = count
 
-    def emit(self, publication: Publication) -> bool:
-        """Print a publication if it is wanted; return True after the last one."""
+    def emit(self, publication: Publication | Gap) -> bool:
+        """Print a publication if it is wanted, or report a gap; return True after the last one."""
+        from skipring.order.gaps import Gap
+
+        if isinstance(publication, Gap):
+            self._report(publication)
+            return False
         if any(getattr(publication, name) != value for name, value in self._wanted.items()):
             return False
         click.echo(self._show(publication))
         self._left = None if self._left is None else self._left - 1
         return self._left == 0
 
+    def _report(self, gap: Gap) -> None:
+        """Report a gap on standard error, if its publisher is wanted."""
+        if self._wanted.get("publisher", gap.publisher) == gap.publisher:
+            click.echo(
+                f"gap: {gap.publisher}, incarnation {gap.incarnation}: "
+                f"{gap.count} missing, numbers {gap.first} to {gap.last} ({gap.reason})",
+                err=True,
+            )
+
 
 def _tail_plan(
-    *, start: str | None, since: str | None, follow: bool, exit_when_synced: bool, wait: float
+    *,
+    start: str | None,
+    since: str | None,
+    order: str | None,
+    follow: bool,
+    exit_when_synced: bool,
+    wait: float,
 ) -> TailPlan:
+    from skipring.order.gaps import Order
     from skipring.rpc.tail import TailPlan, Until
 
     if start in NEW and since is not None:
         raise click.UsageError("give --start new or --since, not both")
     until = Until.IN_SYNC if exit_when_synced else Until.STOPPED if follow else Until.LOG_END
-    return TailPlan(until=until, wait_s=wait, is_new=start in NEW, since=_since(since))
+    return TailPlan(
+        until=until,
+        wait_s=wait,
+        is_new=start in NEW,
+        since=_since(since),
+        order=Order(order or ORDERS[0]),
+    )
 
 
 def _report(reason: str) -> None:
@@ -265,6 +304,8 @@ def _as_json(topic: str, publication: Publication) -> dict[str, Any]:
         fields["key"] = None
     else:
         fields |= text_field("key", publication.key)
+    if publication.late:
+        fields["late"] = True
     return fields | text_field("payload", publication.payload)
 
 

@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.core.antientropy import TransferTracker
+from skipring.core.batches import in_sequence
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Backfilled, Origin, Outbox
 from skipring.core.limits import NUMBER_MAX, SURVEY_BITS_MAX
@@ -213,7 +214,7 @@ class BackfillClient:
     ) -> bool:
         """Store the batches of a page; return True if one of them is new."""
         replica = self._replica
-        complete = [batch for batch in page.batches if batch.body]
+        complete = in_sequence(batch for batch in page.batches if batch.body)
         new = replica.add(complete, out, origin=Origin.REPAIR)
         added = {batch.id for batch in new}
         known = [

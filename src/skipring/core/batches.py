@@ -314,3 +314,21 @@ def _hash_state(topic: TopicId, publisher: NodeId) -> blake2b:
         data = text.encode()
         state.update(len(data).to_bytes(4, "big") + data)
     return state
+
+
+def in_sequence(batches: Iterable[RecordBatch]) -> list[RecordBatch]:
+    """Return batches with those of each publisher by their numbers, in the places they had.
+
+    >>> made = [RecordBatch(name, first, 1, b"") for name, first in (("a", 2), ("b", 5), ("a", 1))]
+    >>> [(each.publisher, each.first) for each in in_sequence(made)]
+    [('a', 1), ('b', 5), ('a', 2)]
+    """
+    given = list(batches)
+    by_publisher: dict[NodeId, list[RecordBatch]] = {}
+    for each in given:
+        by_publisher.setdefault(each.publisher, []).append(each)
+    rising = {
+        name: iter(sorted(found, key=lambda batch: batch.first))
+        for name, found in by_publisher.items()
+    }
+    return [next(rising[each.publisher]) for each in given]

@@ -38,6 +38,7 @@ class Publication(Struct, frozen=True, kw_only=True, gc=False):
     key: bytes | None = None  # belongs to the user
     headers: dict[str, str] = {}
     id: bytes = b""
+    late: bool = False  # a reader has handed out a later publication of its order
 
 
 # -- sequence numbers --------------------------------------------------------------------------

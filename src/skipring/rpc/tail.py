@@ -9,8 +9,9 @@ from its start again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -22,8 +23,10 @@ from skipring.core.publications import Publication
 from skipring.errors import SkipringError, UnreachableError
 from skipring.net.access import Access
 from skipring.observability.clock import time_us
+from skipring.order.gaps import Gap, Order
 from skipring.rpc.client import RpcClient, WaitReport, locate_s, no_members_in, open_client
 from skipring.rpc.log_reader import LogRange, MemberLog, pages, readable_batches, survey_of
+from skipring.rpc.tail_order import TailBatch, TailOrder
 from skipring.wire.limits import LOCATED_MAX
 
 POLL_S: Final = 0.1  # Guess: fast enough for a reader; a poll is one small request to one member.
@@ -45,21 +48,23 @@ class TailPlan(Struct, frozen=True, kw_only=True):
     is_new: bool = False  # start at the end of the log
     since: int = 0  # microseconds since the epoch; earlier publications are skipped
     wait_s: float = 0.0  # not used with STOPPED, which waits without a bound
+    order: Order = Order.ARRIVAL
 
 
 async def follow_topic(
     access: Access,
     topic: TopicId,
     plan: TailPlan,
-    emit: Callable[[Publication], bool],
+    emit: Callable[[Publication | Gap], bool],
     *,
     report: Callable[[str], None],
     is_stopped: Callable[[], bool],
 ) -> None:
     """Call ``emit`` for each publication of a topic, until it returns True or the plan ends.
 
-    ``report`` receives the reason while no member can be read. Raise UnreachableError if none can
-    be read within ``wait_s``.
+    With an order by publisher, it also gets each gap before the publications after it. ``report``
+    receives the reason while no member can be read. Raise UnreachableError if none can be read
+    within ``wait_s``.
     """
     since = time_us() if plan.is_new else plan.since
     waiting = WaitReport(report)
@@ -71,23 +76,26 @@ async def follow_topic(
         report=waiting,
     ) as client:
         tail = TopicTail(client, topic, since=since, is_new=plan.is_new)
-        await _follow(tail, plan, emit, waiting, is_stopped)
+        order = None if plan.order is Order.ARRIVAL else TailOrder(plan.order, is_new=plan.is_new)
+        await _follow(tail, plan, order, emit, waiting, is_stopped)
 
 
 async def _follow(
     tail: TopicTail,
     plan: TailPlan,
-    emit: Callable[[Publication], bool],
+    order: TailOrder | None,
+    emit: Callable[[Publication | Gap], bool],
     waiting: WaitReport,
     is_stopped: Callable[[], bool],
 ) -> None:
     clock = asyncio.get_running_loop().time
     deadline = clock() + plan.wait_s
     while not is_stopped():
-        publications: list[Publication] = []
+        batches: list[TailBatch] = []
         try:
-            publications = await tail.read()
-            if not publications and await _is_at_end(tail, plan.until):
+            batches = await tail.read_batches()
+            if not batches and await _is_at_end(tail, plan.until):
+                any(emit(each) for each in (order.flush() if order is not None else ()))
                 return
             deadline = clock() + plan.wait_s
             waiting.reset()
@@ -95,9 +103,12 @@ async def _follow(
             if plan.until is not Until.STOPPED and clock() >= deadline:
                 raise
             waiting(str(error))
-        if any(emit(each) for each in publications):
+        items: Iterable[Publication | Gap] = chain.from_iterable(each[2] for each in batches)
+        if order is not None:
+            items = order.add(batches, clock(), is_at_end=tail.is_at_log_end)
+        if any(emit(each) for each in items):
             return
-        if not publications:
+        if not batches:
             await asyncio.sleep(POLL_S)
 
 
@@ -133,6 +144,10 @@ class TopicTail:
         self._seen: set[bytes] = set()  # batches: one has all its records at every member
 
     async def read(self) -> list[Publication]:
+        """Return the next publications, as ``read_batches`` does."""
+        return [each for batch in await self.read_batches() for each in batch.publications]
+
+    async def read_batches(self) -> list[TailBatch]:
         """Return the next publications, or an empty list if the member has no more now.
 
         Raise UnreachableError if no member can be reached; a later call may succeed.
@@ -192,7 +207,7 @@ class TopicTail:
 
     # -- publications --------------------------------------------------------------------------
 
-    async def _read_page(self, holder: MemberLog) -> list[Publication]:
+    async def _read_page(self, holder: MemberLog) -> list[TailBatch]:
         survey = holder.survey
         if self._next >= survey.end:
             return []
@@ -213,12 +228,13 @@ class TopicTail:
         start, self._next = self._next, survey.end if page.next is None else page.next
         return self._fresh(page, start)
 
-    def _fresh(self, page: LogPage, start: int) -> list[Publication]:
-        """Return the publications of a page that are genuine, wanted and not yet returned."""
-        fresh: list[Publication] = []
+    def _fresh(self, page: LogPage, start: int) -> list[TailBatch]:
+        """Return the batches of a page that are genuine and not yet returned."""
+        fresh: list[TailBatch] = []
         for batch, publications in readable_batches(page, self.topic, start):
             mark = batch.id[:SEEN_BYTES]
-            if mark not in self._seen:
+            if mark not in self._seen and publications:
                 self._seen.add(mark)
-                fresh += (each for each in publications if each.time >= self._since)
+                wanted = [each for each in publications if each.time >= self._since]
+                fresh.append(TailBatch(batch, publications[0].seq, wanted))
         return fresh
