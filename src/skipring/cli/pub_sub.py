@@ -201,20 +201,15 @@ class _Printer:
         self._wanted = {name: value for name, value in wanted.items() if value is not None}
         self._left = count
 
-    def emit(self, publication: Publication | Gap) -> bool:
-        """Print a publication if it is wanted, or report a gap; return True after the last one."""
-        from skipring.order.gaps import Gap
-
-        if isinstance(publication, Gap):
-            self._report(publication)
-            return False
+    def emit(self, publication: Publication) -> bool:
+        """Print a publication if it is wanted; return True after the last one."""
         if any(getattr(publication, name) != value for name, value in self._wanted.items()):
             return False
         click.echo(self._show(publication))
         self._left = None if self._left is None else self._left - 1
         return self._left == 0
 
-    def _report(self, gap: Gap) -> None:
+    def report(self, gap: Gap) -> None:
         """Report a gap on standard error, if its publisher is wanted."""
         if self._wanted.get("publisher", gap.publisher) == gap.publisher:
             click.echo(

@@ -51,20 +51,26 @@ class TailPlan(Struct, frozen=True, kw_only=True):
     order: Order = Order.ARRIVAL
 
 
-async def follow_topic(
+def _ignore(gap: Gap) -> None:
+    """Ignore a gap."""
+    del gap
+
+
+async def follow_topic(  # noqa: PLR0913  (each callback is named)
     access: Access,
     topic: TopicId,
     plan: TailPlan,
-    emit: Callable[[Publication | Gap], bool],
+    emit: Callable[[Publication], bool],
     *,
     report: Callable[[str], None],
     is_stopped: Callable[[], bool],
+    on_gap: Callable[[Gap], None] = _ignore,
 ) -> None:
     """Call ``emit`` for each publication of a topic, until it returns True or the plan ends.
 
-    With an order by publisher, it also gets each gap before the publications after it. ``report``
-    receives the reason while no member can be read. Raise UnreachableError if none can be read
-    within ``wait_s``.
+    With an order by publisher, call ``on_gap`` for each gap before the publications after it.
+    ``report`` receives the reason while no member can be read. Raise UnreachableError if none can
+    be read within ``wait_s``.
     """
     since = time_us() if plan.is_new else plan.since
     waiting = WaitReport(report)
@@ -77,7 +83,14 @@ async def follow_topic(
     ) as client:
         tail = TopicTail(client, topic, since=since, is_new=plan.is_new)
         order = None if plan.order is Order.ARRIVAL else TailOrder(plan.order, is_new=plan.is_new)
-        await _follow(tail, plan, order, emit, waiting, is_stopped)
+
+        def consume(item: Publication | Gap) -> bool:
+            if isinstance(item, Gap):
+                on_gap(item)
+                return False
+            return emit(item)
+
+        await _follow(tail, plan, order, consume, waiting, is_stopped)
 
 
 async def _follow(
