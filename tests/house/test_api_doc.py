@@ -1,4 +1,4 @@
-"""Programs of docs/api.md and docs/key-value.md: each prints the output on its page."""
+"""Programs of docs/api.md, docs/key-value.md and docs/ordering.md: each prints its output."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.support.disks import Disk
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "api.md"
 KEY_VALUE_PAGE = DOCS / "key-value.md"
+ORDER_PAGE = DOCS / "ordering.md"
 BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```\n\n```text\n(?P<output>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -63,7 +64,9 @@ def printed(code: str, **names: object) -> str:
     return output.getvalue()
 
 
-@pytest.mark.parametrize(("code", "output"), [*blocks(), *blocks(KEY_VALUE_PAGE)])
+@pytest.mark.parametrize(
+    ("code", "output"), [*blocks(), *blocks(KEY_VALUE_PAGE), *blocks(ORDER_PAGE)]
+)
 def test_every_program_prints_the_output_on_the_page(
     code: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +77,7 @@ def test_every_program_prints_the_output_on_the_page(
 def test_every_program_of_the_page_is_found() -> None:
     assert len(blocks()) == PAGE.read_text("utf-8").count("```python") >= 8
     assert len(blocks(KEY_VALUE_PAGE)) == KEY_VALUE_PAGE.read_text("utf-8").count("```python") >= 3
+    assert len(blocks(ORDER_PAGE)) == ORDER_PAGE.read_text("utf-8").count("```python") == 1
 
 
 def test_program_that_retries_publishes_once_on_a_full_disk(

@@ -14,12 +14,12 @@ from math import inf
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from skipring.api.cursor import EPOCH, MICROSECOND, Cursor, Start
 from skipring.api.reader import (
     READ_AT_ONCE,
     DeliveredPublication,
+    LatePublication,
     Reader,
     stored_publications,
 )
@@ -228,7 +228,7 @@ class OrderedReader:
                 is_dropped = self._drops_late and each.is_late
                 self.gaps.record_late(len(each.publications), is_dropped=is_dropped)
                 if not is_dropped:
-                    self._ready += [replace(one, late=True) for one in each.publications]
+                    self._ready += map(LatePublication.of, each.publications)
 
     def _record(self, items: Iterable[Item]) -> None:
         """Record places that a crash may undo: their publications are not on the disk yet."""

@@ -41,12 +41,30 @@ class DeliveredPublication(Struct, frozen=True, gc=False):
     offset: int  # its place in the log of this node
     _batch_id: bytes
     _index: int  # its place in the batch
-    late: bool = False  # the reader has handed out a later publication of its order
 
     @property
     def id(self) -> bytes:
         """Return the 256 bits that identify this publication: of its batch, and its index there."""
         return batch_part(self._batch_id) + self._index.to_bytes(2, "big")
+
+    @property
+    def late(self) -> bool:
+        """Return True if the reader handed out a later publication of its order before."""
+        return False  # without a field: it would cost the order of arrival time and memory
+
+
+class LatePublication(DeliveredPublication, frozen=True, gc=False):
+    """Publication that is not in the order of its reader."""
+
+    @classmethod
+    def of(cls, publication: DeliveredPublication) -> LatePublication:
+        """Return a publication with the mark."""
+        return cls(*[getattr(publication, name) for name in publication.__struct_fields__])
+
+    @property
+    def late(self) -> bool:
+        """Return True."""
+        return True
 
 
 Publication = DeliveredPublication  # core.publications.Publication is what clients read

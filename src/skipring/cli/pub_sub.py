@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -187,8 +188,9 @@ def sub(
     plan = _tail_plan(**options)
     shown = _show(topic, form, is_json=as_json or not sys.stdout.isatty())
     wanted = {"key": None if key is None else os.fsencode(key), "publisher": publisher}
-    emit = _Printer(shown, wanted, count).emit
-    run(follow_topic(access, topic, plan, emit, report=_report, is_stopped=is_stdout_closed))
+    printer = _Printer(shown, wanted, count)
+    follow = partial(follow_topic, access, topic, plan, on_gap=printer.report)
+    run(follow(printer.emit, report=_report, is_stopped=is_stdout_closed))
 
 
 class _Printer:
