@@ -223,6 +223,20 @@ def test_start_new_skips_repaired_history_and_begins_sequences_anywhere() -> Non
     assert desk.reader.gaps.count == 0
 
 
+def test_sequence_whose_start_was_trimmed_begins_without_a_gap() -> None:
+    desk = Desk()
+    for first in range(0, 12, 3):
+        desk.arrive("a", first, 3)
+    desk.log.trim(6)
+    desk.reader = desk.opened("all")
+    assert numbers(desk.read()) == [6, 7, 8, 9, 10, 11]
+    desk.log.commit()
+    desk.restart(desk.cursor())
+    desk.arrive("b", 4)
+    assert numbers(desk.read()) == [4]
+    assert desk.reader.gaps.count == 0
+
+
 # -- restarts ----------------------------------------------------------------------------------
 
 

@@ -88,7 +88,10 @@ class OrderedReader:
         self._drops_late = plan.drops_late
         saved = cursor.saved if cursor is not None else None
         from_start = not is_new and (cursor is None or cursor.offset == 0)
-        self._order = _order(plan, saved, clock_us, from_start=from_start)
+        if saved is not None:
+            from_start = saved.from_start
+        is_whole = log.low == 0  # otherwise retention has trimmed the starts of sequences
+        self._order = _order(plan, saved, clock_us, from_start=from_start and is_whole)
         self._since = (start - EPOCH) // MICROSECOND if isinstance(start, datetime) else 0
         self._history_before = clock_us if is_new else 0  # skip repaired ones with an earlier time
         self._history_end = inf if is_new else 0  # offset
@@ -304,6 +307,6 @@ def _order(
     return PublisherOrder(
         wait_s=plan.wait_s,
         step_s=plan.step_s,
-        from_start=saved.from_start if saved is not None else from_start,
+        from_start=from_start,
         following=saved.following if saved is not None else None,
     )
