@@ -408,6 +408,18 @@ def test_publications_are_handed_out_by_time() -> None:
     assert marked(desk.read()) == [(1, True)]
 
 
+def test_unread_publications_are_in_order_after_a_restart() -> None:
+    desk = Desk(BY_TIME)
+    desk.arrive("a", 0, 3, times=[START_US + 1, START_US + 2, START_US + 3])
+    desk.read()
+    desk.tick(99)
+    found = desk.read(1)
+    desk.log.commit()
+    desk.restart(desk.cursor())
+    desk.tick()
+    assert marked([*found, *desk.read()]) == [(0, False), (1, False), (2, False)]
+
+
 def test_publication_ahead_of_the_clock_is_marked_even_if_late_ones_are_dropped() -> None:
     desk = Desk(OrderPlan(Order.TIME, WAIT_S, STEP_S, drops_late=True))
     desk.arrive("a", 0, times=[START_US + 3_600_000_000])

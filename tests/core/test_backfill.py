@@ -915,11 +915,11 @@ def test_history_of_few_large_batches_is_read_in_pages() -> None:
 
 
 def test_publications_of_a_page_are_stored_by_their_numbers() -> None:
-    newcomer = reading(2)
-    page = newcomer.withheld_page("n0")
-    newcomer.receive("n0", replace(page, batches=page.batches[::-1]))
-    stored = newcomer.given[-1].batches
-    assert len(stored) == len(page.batches)
-    for publisher in {each.publisher for each in stored}:
-        numbers = [each.first for each in stored if each.publisher == publisher]
-        assert numbers == sorted(numbers)
+    newcomer = Newcomer(NEIGHBOURS[:1])
+    numbers = range(2 * PAGE_BATCHES - 1, -1, -1)  # repaired at the source
+    newcomer.stores["n0"] = MemoryLog(
+        batch(b"%d" % seq, publisher="p", first=seq, topic=TOPIC) for seq in numbers
+    )
+    newcomer.begin().answer_surveys().answer_all()
+    stored = [[each.first for each in store.batches] for store in newcomer.given]
+    assert stored == [[*range(16, 32)], [*range(16)]]

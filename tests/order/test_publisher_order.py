@@ -253,6 +253,16 @@ def test_many_names_leave_memory_bounded_and_lose_nothing() -> None:
     assert len(at.numbers()) == names
 
 
+def test_forgotten_sequence_releases_what_it_holds_back() -> None:
+    at = desk()
+    for place in range(2 * SEQUENCES_MAX):
+        at.add(f"p{place}", 1)
+    assert at.order.held_records == SEQUENCES_MAX
+    assert at.out[0] == Gap("p0", 0, 0, 0, GapReason.FULL)
+    at.extend(at.order.flush())
+    assert len(at.numbers()) == 2 * SEQUENCES_MAX
+
+
 def test_forgotten_sequence_is_reported_and_goes_on() -> None:
     at = desk()
     at.add("a", 0, 5)
