@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from itertools import islice, takewhile
 from typing import Final, Generic, TypeVar
@@ -95,6 +95,12 @@ def bytes_of_key(key: str | bytes) -> bytes:
     return encoded
 
 
+def has_value(headers: Mapping[str, str], now: int) -> bool:
+    """Return True if a write with these headers is neither a tombstone nor an ended lease."""
+    until = _number(headers.get(UNTIL))
+    return DELETED not in headers and (until is None or until > now)
+
+
 class KeyValueTable:
     """Newest write of each key, whatever the order in which the writes arrive.
 
@@ -151,10 +157,9 @@ class KeyValueTable:
         if known is not None and revision <= known:
             return None
         until = _number(headers.get(UNTIL))
-        is_deleted = DELETED in headers or (until is not None and until <= now)
         concurrent = known is not None and _is_concurrent(revision, headers.get(AFTER), known)
         before = self._entries.get(key)
-        if is_deleted:
+        if not has_value(headers, now):
             self._delete(key, revision)
             return None if before is None else Change(key, None, before, concurrent=concurrent)
         entry = Entry(key, publication.payload, revision, publication.id, until)

@@ -105,7 +105,7 @@ class BatchReader(DataSourceReader):
         usual = max(PARTITIONS_DEFAULT, count // ROWS_PER_PARTITION)
         wanted = self._options.size_of_partitions.partitions(count, usual)
         bits = min((wanted - 1).bit_length(), SURVEY_BITS_MAX)
-        parts, position = _snapshot(topic, client, bits)
+        parts, position = snapshot(topic, client, bits)
         if where.id_start:
             number = where.id_start[0] >> (SURVEY_BITS_MAX - bits)
             parts = [part for part in parts if part.prefix == number]
@@ -125,7 +125,7 @@ class FilteredBatchReader(BatchReader):
         return rest
 
 
-def _snapshot(topic: TopicId, client: RingClient, bits: int) -> tuple[list[Part], str]:
+def snapshot(topic: TopicId, client: RingClient, bits: int) -> tuple[list[Part], str]:
     """Survey until at least two members agree on every part, for at most AGREEMENT_S.
 
     Return the parts, and the position of the snapshot in the log of the reference.

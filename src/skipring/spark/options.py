@@ -40,6 +40,7 @@ READ_OPTIONS: Final = (
     "maxRecordsPerPartition",
     "includeHeaders",
     "pushFilters",
+    "asTable",
 )
 WRITE_OPTIONS: Final = (*ACCESS_OPTIONS, "topic", "publisher", "writeId")
 _OF_SPARK: Final = frozenset({"path", "checkpointlocation"})  # which Spark passes on
@@ -48,7 +49,12 @@ PUBLISHER: Final = "spark"
 AUTO: Final = "auto"
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
+BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "asTable")
+# A table has the newest value of each key among all publications.
+NOT_OF_TABLES: Final = (
+    *("startingOffsets", "endingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+    *("endingTimestamp", "minPartitions", "maxRecordsPerPartition", "pushFilters"),
+)
 STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 TRIGGER_DELAY_S: Final = 900.0  # as in Kafka's source
@@ -91,6 +97,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     trigger_delay_s: float
     size_of_partitions: PartitionSize
     pushes_filters: bool | None  # None: if Spark keeps the filters of two queries apart
+    is_table: bool  # the newest value of each key
 
     def times(self, topic: TopicId) -> tuple[int, int] | None:
         """Return the first and the last time of the publications to read; None for all."""
@@ -111,6 +118,10 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
         for name in BATCH_ONLY if is_stream else STREAM_ONLY:
             if given.text(name) is not None:
                 raise InputError(f'"{name}" is for {"batch reads" if is_stream else "streams"}')
+        is_table = given.boolean("asTable", default=False)
+        for name in NOT_OF_TABLES if is_table else ():
+            if given.text(name) is not None:
+                raise InputError(f'"asTable" reads whole topics; leave out "{name}"')
         topics, pattern, assigned = _chosen_topics(given)
         starting = _offsets(given, "startingOffsets", LATEST if is_stream else EARLIEST, topics)
         ending = _offsets(given, "endingOffsets", LATEST, topics)
@@ -140,6 +151,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
             pushes_filters=None
             if (given.text("pushFilters") or AUTO).lower() == AUTO
             else given.boolean("pushFilters", default=False),
+            is_table=is_table,
         )
 
 

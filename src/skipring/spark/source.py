@@ -17,6 +17,7 @@ from skipring.spark.options import ReadOptions, WriteOptions, included_headers
 from skipring.spark.ring_client import freeze_gc
 from skipring.spark.sink import BatchWriter, StreamWriter, check_columns
 from skipring.spark.stream import StreamReader
+from skipring.spark.table import TableReader
 
 # Spark plans a read with filters in a process that runs this module. In its other processes it
 # refuses a reader that evaluates filters, unless spark.sql.python.filterPushdown.enabled is set.
@@ -42,6 +43,8 @@ class SkipringDataSource(DataSource):
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch, with the columns of a schema."""
         options = ReadOptions.parse(self.options, is_stream=False)
+        if options.is_table:
+            return TableReader(options, row_form(schema))
         chosen = options.pushes_filters
         is_pushed = ARE_FILTERS_SCOPED if chosen is None else chosen
         kind = FilteredBatchReader if is_pushed and PUSHING in sys.modules else BatchReader
