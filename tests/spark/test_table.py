@@ -12,8 +12,8 @@ from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.errors import InputError
 from skipring.spark import register
 from skipring.spark.arrow import PUBLICATION, RowForm
+from skipring.spark.batch import TableReader
 from skipring.spark.options import ReadOptions
-from skipring.spark.table import TableReader
 from tests.spark.reading import rows_of
 from tests.spark.rings import TOPIC, Ring, fill, running_ring
 

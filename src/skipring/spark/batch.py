@@ -1,23 +1,34 @@
-"""Batch reads: topics at one moment, proven by digests, while members publish."""
+"""Batch reads: topics at one moment, proven by digests; as publications or as a table of keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from time import monotonic, sleep
-from typing import Final
+from itertools import groupby
+from time import monotonic, sleep, time_ns
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from msgspec.structs import replace
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from skipring.api.key_value_table import has_value
+from skipring.core.batches import BatchRecord
 from skipring.core.limits import SURVEY_BITS_MAX
-from skipring.core.peers import TopicId
+from skipring.core.peers import NodeId, TopicId
 from skipring.core.summaries import digest_of
 from skipring.errors import DataLossError, UnreachableError
 from skipring.rpc.log_reader import EVERY_RECORD, LogRange
-from skipring.spark.arrow import ALL_ROWS, ArrowRows, RowForm, RowPlace
+from skipring.spark.arrow import (
+    ALL_ROWS,
+    HEADER_MAP,
+    PUBLICATION,
+    ArrowRows,
+    RecordRun,
+    RowForm,
+    RowPlace,
+)
 from skipring.spark.filters import Pushed, push, with_id_range
 from skipring.spark.offsets import place_text
 from skipring.spark.options import EARLIEST, LATEST, ReadOptions
@@ -39,6 +50,9 @@ SMALL_SHARE: Final = 4  # Guess: rows without payloads, or with a filter, are le
 # Guess: publications in flight reach most members within this time; then the read starts anyway.
 AGREEMENT_S: Final = 1.0
 AGAIN_S: Final = 0.05
+
+# Columns that decide which write of a key is the newest, and whether it is a deletion.
+DECIDING: Final = ("key", "timestamp", "publisher", "sequence")
 
 
 @dataclass(frozen=True)
@@ -189,3 +203,63 @@ def _read_from(
     )
     for page in client.pages(partition.topic, source.node, source.address, wanted):
         yield ArrowRows.of(partition.topic, page, form)
+
+
+class _Newest(NamedTuple):
+    """Newest write of a key that has been read."""
+
+    time: int
+    publisher: NodeId
+    sequence: int
+    has_value: bool
+    place: RowPlace
+    run: RecordRun  # of one record
+
+
+class TableReader(BatchReader):
+    """Reader of whole topics that returns one row for each key that has a value.
+
+    One task reads a topic: only it knows all writes of a key. Its memory grows with the keys.
+    """
+
+    def _partitions_of(self, topic: TopicId, client: RingClient) -> Sequence[InputPartition]:
+        parts, position = snapshot(topic, client, 0)
+        return [PrefixPartition(topic, 0, part, position) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one topic, in the process of a task."""
+        freeze_gc()
+        if not isinstance(partition, PrefixPartition):
+            return  # there is no topic
+        with task_client(self._options.access) as client:
+            with closing(read_part(client, partition, _deciding(self._form))) as found:
+                newest = newest_of_each_key(found, time_ns() // 1000)
+            for place, group in groupby(newest, key=lambda each: each.place):
+                rows = ArrowRows(partition.topic, [each.run for each in group])
+                yield rows.to_arrow(self._form, place)
+
+
+def _deciding(form: RowForm) -> RowForm:
+    """Return a form that also has the columns that the choice needs."""
+    names = form.schema.names
+    further = [PUBLICATION.field(name) for name in DECIDING if name not in names]
+    headers = [] if "headers" in names else [HEADER_MAP]
+    return replace(form, schema=pa.schema([*form.schema, *further, *headers]))
+
+
+def newest_of_each_key(rows: PlacedRows, now: int) -> list[_Newest]:
+    """Return the newest write of each key, without deleted keys."""
+    newest: dict[bytes, _Newest] = {}
+    for place, found in rows:
+        for run in found.runs:
+            for index, record in enumerate(run.records):
+                assert isinstance(record, BatchRecord), "the form has headers"
+                if not record.key or record.key[0] == 0:
+                    continue
+                publisher, sequence = run.batch.publisher, run.batch.first + run.first + index
+                known = newest.get(record.key)
+                if known is None or (record.time, publisher, sequence) > known[:3]:
+                    is_set, one = has_value(record.headers, now), run.part(index, index + 1)
+                    made = _Newest(record.time, publisher, sequence, is_set, place, one)
+                    newest[record.key] = made
+    return [each for each in newest.values() if each.has_value]

@@ -79,6 +79,16 @@ class PartitionSize(Struct, frozen=True):
         return max(limited, usual if self.count_min is None else self.count_min, 1)
 
 
+def _check_combination(given: _Given, *, is_stream: bool, is_table: bool) -> None:
+    """Raise an InputError for an option that this kind of read does not have."""
+    for name in BATCH_ONLY if is_stream else STREAM_ONLY:
+        if given.text(name) is not None:
+            raise InputError(f'"{name}" is for {"batch reads" if is_stream else "streams"}')
+    for name in NOT_OF_TABLES if is_table else ():
+        if given.text(name) is not None:
+            raise InputError(f'"asTable" reads whole topics; leave out "{name}"')
+
+
 class ReadOptions(Struct, frozen=True, kw_only=True):
     """Options of a read."""
 
@@ -115,13 +125,8 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
         """Check the options of a read."""
         given = _Given(options, READ_OPTIONS)
         _headers(given)  # Spark does not ask for the columns if the user has given a schema
-        for name in BATCH_ONLY if is_stream else STREAM_ONLY:
-            if given.text(name) is not None:
-                raise InputError(f'"{name}" is for {"batch reads" if is_stream else "streams"}')
         is_table = given.boolean("asTable", default=False)
-        for name in NOT_OF_TABLES if is_table else ():
-            if given.text(name) is not None:
-                raise InputError(f'"asTable" reads whole topics; leave out "{name}"')
+        _check_combination(given, is_stream=is_stream, is_table=is_table)
         topics, pattern, assigned = _chosen_topics(given)
         starting = _offsets(given, "startingOffsets", LATEST if is_stream else EARLIEST, topics)
         ending = _offsets(given, "endingOffsets", LATEST, topics)

@@ -12,12 +12,11 @@ from pyspark.sql.types import StructType
 
 from skipring.errors import InputError
 from skipring.spark.arrow import RowForm, column_types, publication_schema, spark_schema
-from skipring.spark.batch import BatchReader, FilteredBatchReader
+from skipring.spark.batch import BatchReader, FilteredBatchReader, TableReader
 from skipring.spark.options import ReadOptions, WriteOptions, included_headers
 from skipring.spark.ring_client import freeze_gc
 from skipring.spark.sink import BatchWriter, StreamWriter, check_columns
 from skipring.spark.stream import StreamReader
-from skipring.spark.table import TableReader
 
 # Spark plans a read with filters in a process that runs this module. In its other processes it
 # refuses a reader that evaluates filters, unless spark.sql.python.filterPushdown.enabled is set.
