@@ -90,7 +90,7 @@ def _kill_and_return(trial: FaultTrial) -> None:
 
 @fault_row(
     "kill-backfill",
-    "a newcomer is killed while a history of 20,000 publications comes",
+    "a newcomer is killed while a history of 20,000 publications arrives",
     "SIGKILL after a random number of stored bytes, restart",
     repeats=3,
 )
