@@ -281,6 +281,7 @@ class Ticks:
 
     def __init__(self, node: NodeHost, monkeypatch: pytest.MonkeyPatch) -> None:
         self.groups: list[list[str]] = []
+        self.scrubs: list[str] = []  # topics that scrub
         self._is_begun = False  # a group, in this iteration
         self._dispatch = node.dispatch
         monkeypatch.setattr(node, "dispatch", self._record)
@@ -292,13 +293,14 @@ class Ticks:
                 self.groups.append([])
                 asyncio.get_running_loop().call_soon(self._end_group)
             self.groups[-1].append(topic)
+            self.scrubs += [topic] if event.scrubs else []
         return self._dispatch(topic, event)
 
     def _end_group(self) -> None:
         self._is_begun = False
 
 
-async def test_each_topic_ticks_once_per_interval_and_many_topics_in_groups(
+async def test_many_topics_tick_in_groups_once_per_interval_and_scrub_in_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     node = NodeHost("m", NodeSettings(tick_s=0.2), rng=Random(0))
@@ -309,8 +311,12 @@ async def test_each_topic_ticks_once_per_interval_and_many_topics_in_groups(
     node.ticker.start()
     try:
         await until(lambda: node.ticker.calls == 4)
+        scrubs = ticks.scrubs[:]
+        await until(lambda: len(ticks.scrubs) >= len(topics))
     finally:
         await node.close()
+    assert len(scrubs) <= 4 * TOPICS_AT_ONCE
+    assert sorted(ticks.scrubs[: len(topics)]) == sorted(topics)
     everything = [topic for group in ticks.groups for topic in group]
     assert everything[: 3 * len(topics)] == 3 * topics
     assert len(ticks.groups[0]) == TOPICS_AT_ONCE

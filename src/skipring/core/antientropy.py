@@ -173,8 +173,8 @@ class AntiEntropy:
 
     # -- periodic actions ------------------------------------------------------------------
 
-    def on_tick(self, out: Outbox) -> bool:
-        """Count one tick, and scrub a slice; return True if a session is due (PublishTimeout)."""
+    def on_tick(self, out: Outbox, *, scrubs: bool = True) -> bool:
+        """Count one tick, maybe scrub; return True if a session is due (PublishTimeout)."""
         config, replica = self._config, self._replica
         replica.renew_credits()
         is_reading = self._transfers.is_reading
@@ -183,7 +183,7 @@ class AntiEntropy:
                 replica.index_some(config.hashed_ids)
             self._transfers.on_tick()
             return False
-        if config.rules.scrub and not is_reading:
+        if scrubs and config.rules.scrub and not is_reading:
             self._scrub(out)
         # Memory may be corrupted: clamp counters to their valid range.
         self._patience = min(max(self._patience, config.session_ticks), config.session_ticks_max)

@@ -21,6 +21,7 @@ class Tick(Struct, frozen=True, gc=False):
 
     late: bool = False
     throttled: bool = False  # the disk cannot keep up: request no more pages of a backfill
+    scrubs: bool = True  # False: topics of the process take turns, and this one is not due
 
 
 class Received(Struct, frozen=True, gc=False):

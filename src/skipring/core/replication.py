@@ -25,6 +25,7 @@ from skipring.core.events import (
     NodeSuspected,
     Received,
     ReplicationRequested,
+    Tick,
 )
 from skipring.core.handover import Handovers
 from skipring.core.log_messages import NOT_A_MEMBER, FetchLog, GetLogInfo, LogInfo, LogPage, Refused
@@ -205,7 +206,7 @@ class Replication:
     # -- periodic actions ---------------------------------------------------------------------
 
     def on_tick(
-        self, ring_neighbours: list[NodeId], rng: Random, out: Outbox, *, is_throttled: bool
+        self, ring_neighbours: list[NodeId], event: Tick, rng: Random, out: Outbox
     ) -> None:
         """Run PublishTimeout, and the periodic actions of handovers, drain and backfill."""
         broadcast, config = self._broadcast, self._config
@@ -214,12 +215,12 @@ class Replication:
             self._repair.reset_backoff()  # the tries may differ now (T18)
         if not config.repairs:
             self._replica.renew_credits()
-        elif self._repair.on_tick(out):
+        elif self._repair.on_tick(out, scrubs=event.scrubs):
             self._repair.start_session(self._partners(ring_neighbours), rng, out)
         self._tick_handovers(out)
         backfill = self._backfill
         if backfill.run is not None or backfill.is_expected:
-            backfill.on_tick(broadcast.neighbours(), out, is_throttled=is_throttled)
+            backfill.on_tick(broadcast.neighbours(), out, is_throttled=event.throttled)
         if config.requests_handover and (backfill.run is None or not backfill.is_awaited):
             self._request_completeness(ring_neighbours, out)
         if config.confirms_sync and self._sync.on_tick(ring_neighbours):

@@ -202,7 +202,7 @@ class Subscriber:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
         if not self.ring_messages.is_at_rest:
             self._broadcast.invalidate_view()
-        self.replication.on_tick(neighbours, self._rng, out, is_throttled=event.throttled)
+        self.replication.on_tick(neighbours, event, self._rng, out)
         if self._config.detects_failures:
             for node in self._liveness.unresponsive(neighbours, is_late=event.late):
                 out.send(SUPERVISOR, ReportUnresponsive(node))

@@ -76,7 +76,7 @@ from skipring.wire.rpc import (
 
 LATE_TICKS: Final = 2  # Guess: a node whose own timer stood still for longer reports no neighbour.
 TICK_SLICES: Final = 16  # Guess: with 1,000 topics a group takes 2 ms of the loop.
-TOPICS_AT_ONCE: Final = 16  # Guess: fewer topics tick together.
+TOPICS_AT_ONCE: Final = 16  # Guess: fewer topics tick together, and scrub at a tick.
 # Guess: slices that index a large log after a start take 8 ms each; the loop serves in between.
 STARTING_FLUSHES: Final = 50  # in the time of one
 # No message of these types leaves work for a Flush.
@@ -114,6 +114,7 @@ class NodeHost:
         self._has_disk = store is not None
         self._last_tick_s: float | None = None
         self._unticked: list[TopicId] = []  # topics whose tick follows in this interval
+        self._to_scrub: frozenset[TopicId] = frozenset()  # topics whose turn it is
         self._slice_timer: asyncio.TimerHandle | None = None
         self._to_flush: dict[TopicId, None] = {}  # topics that wait for a Flush
         self._flush_timer: asyncio.TimerHandle | None = None  # None while no topic waits
@@ -294,7 +295,8 @@ class NodeHost:
         if self._slice_timer is not None:
             self._slice_timer.cancel()
         self._tick_topics(self._unticked, len(self._unticked), is_late=is_late)
-        names = list(self._machines)
+        names, turns = list(self._machines), 1 + len(self._machines) // TOPICS_AT_ONCE
+        self._to_scrub = frozenset(names[self.ticker.calls % turns :: turns])
         self._tick_topics(names, max(TOPICS_AT_ONCE, len(names) // TICK_SLICES), is_late=is_late)
         for topic in self.membership.on_tick():
             self._sender.send_message(topic, SUPERVISOR, GetConfiguration(self.name))
@@ -312,10 +314,10 @@ class NodeHost:
 
         The messages of a group to one peer share a write.
         """
-        event = Tick(is_late, self.durability.is_backpressured)
+        is_throttled, to_scrub = self.durability.is_backpressured, self._to_scrub
         for topic in topics[:count]:
             if topic in self._machines:  # it may have been left
-                self.dispatch(topic, event)
+                self.dispatch(topic, Tick(is_late, is_throttled, topic in to_scrub))
         self._unticked, self._slice_timer = topics[count:], None
         if self._unticked:
             delay_s = self._settings.tick_s / (TICK_SLICES + 2)  # the timer has a jitter of 10 %

@@ -34,7 +34,7 @@ from skipring.storage.segment_format import (
 from skipring.storage.statistics import EntryStatistics
 
 SUFFIX: Final = ".log"
-FILES_MAX: Final = 32  # Guess: few segments are in use.
+FILES_MAX: Final = 128  # Guess: few processes write more segments at a time.
 CHUNK_BYTES: Final = 4 << 20  # Guess: one read of a scan; half of it has room for any entry.
 _BLOCK_BYTES: Final = 1 << 16  # Guess: a disk error makes one block unreadable.
 _PIECES: Final = 1024  # Limit of one write.
