@@ -205,9 +205,7 @@ class Replication:
 
     # -- periodic actions ---------------------------------------------------------------------
 
-    def on_tick(
-        self, ring_neighbours: list[NodeId], event: Tick, rng: Random, out: Outbox
-    ) -> None:
+    def on_tick(self, ring_neighbours: list[NodeId], event: Tick, rng: Random, out: Outbox) -> None:
         """Run PublishTimeout, and the periodic actions of handovers, drain and backfill."""
         broadcast, config = self._broadcast, self._config
         broadcast.on_tick()
