@@ -59,6 +59,7 @@ class Session:
         self._listen = listen
         self._data_dir = data_dir
         self._host: NodeHost | None = None
+        self.rng = Random()  # of all topics: its state takes 2.5 KiB
         self._store: LogStore | None = None
         self._leaves: dict[TopicId, Leave] = {}  # how to leave each joined topic
         self._resources = AsyncExitStack()
@@ -104,7 +105,7 @@ class Session:
             self._host = NodeHost(
                 self._name,
                 self.settings,
-                rng=Random(),
+                rng=self.rng,
                 store=self._store,
                 trace=trace,
             )

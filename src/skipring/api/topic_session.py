@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from math import inf
-from random import Random
 from time import monotonic
 from typing import Final
 
@@ -92,8 +91,9 @@ class TopicSession:
         tick_s = session.settings.tick_s
         self._sync = SyncTracker(self._neighbours, self._confirmed, self._ask_neighbours, tick_s)
         # Until the history ends: a node may become alone, and then no neighbour confirms.
-        self._ticker = Timer(self._end_history_in_sync, tick_s, Random())
-        self._order_ticker = Timer(self._tick_order, plan.step_s if plan else tick_s, Random())
+        self._ticker = Timer(self._end_history_in_sync, tick_s, session.rng)
+        step_s = plan.step_s if plan else tick_s
+        self._order_ticker = Timer(self._tick_order, step_s, session.rng)
         if session.is_connected:  # otherwise ``open`` fails
             self._check_start()
 

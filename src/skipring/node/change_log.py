@@ -6,7 +6,6 @@ procedure of the paper or a decision record.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Final
@@ -111,7 +110,7 @@ class ChangeLog:
     def __init__(self, topics: SubscriberTopics, clock_us: Callable[[], int] = time_us) -> None:
         self._topics = topics
         self._clock_us = clock_us
-        self._entries: dict[TopicId, deque[ChangeEntry]] = {}
+        self._entries: dict[TopicId, list[ChangeEntry]] = {}
         self._places: dict[TopicId, _Place] = {}  # after the last event of CAUSES
         self.ticks = 0
 
@@ -145,7 +144,7 @@ class ChangeLog:
 
     def _record(self, topic: TopicId, changes: Iterator[_Found], event: Event) -> None:
         sender = event.sender if isinstance(event, Received | RoutineReceived) else None
-        kept = self._entries.setdefault(topic, deque(maxlen=KEPT))
+        kept = self._entries.setdefault(topic, [])
         for found in changes:
             cause = _cause_of(event, found.kind)
             kept.append(
@@ -160,6 +159,7 @@ class ChangeLog:
                     why=explanation(cause, found.kind, found.change),
                 )
             )
+        del kept[:-KEPT]
 
 
 def _cause_of(event: Event, changed: str) -> str:

@@ -72,8 +72,14 @@ class TopicDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._record = path / RECORD_FILE
-        self._quarantine = path / QUARANTINE
+
+    @property
+    def _record(self) -> Path:
+        return self.path / RECORD_FILE
+
+    @property
+    def _quarantine(self) -> Path:
+        return self.path / QUARANTINE
 
     def files(self) -> tuple[dict[int, Path], list[Path]]:
         """Return the segments by first offset, in order, and the foreign files."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator
 from threading import Lock
 from typing import Final
@@ -91,7 +90,7 @@ class SegmentLog:
         self.end = self.durable_end = self._segments.end
         self._unconfirmed: list[LogEntry] = []  # from ``durable_end`` to ``end``
         self._unconfirmed_bytes = 0  # approximate
-        self._discards: deque[tuple[int, bytes]] = deque()  # offsets and entries to quarantine
+        self._discards: list[tuple[int, bytes]] = []  # offsets and entries to quarantine
         self._removed: dict[int, int] = {}  # counts of removed batches in memory, by offset
         self._tail: tuple[LogSegment, EntryIndex] | None = None  # of the current commit
         self._is_tainted = False  # a commit failed: the next one begins a new segment
@@ -129,7 +128,7 @@ class SegmentLog:
         last_bytes = self._segments.all[-1].index.size if self._segments.all else 0
         sealed_bytes = last_bytes if last_bytes >= self._segment_bytes_max else 0
         sealed_bytes += self._segment_bytes_max if self._has_garbage else 0
-        discarded_bytes = sum([len(data) for _, data in list(self._discards)])
+        discarded_bytes = sum([len(data) for _, data in self._discards[:]])
         return self._unconfirmed_bytes + sealed_bytes + discarded_bytes
 
     # -- reads -----------------------------------------------------------------------------
@@ -354,9 +353,10 @@ class SegmentLog:
 
     def _quarantine_entries(self) -> None:
         """Write all discarded entries to one file: a commit must not take long for many."""
-        offset = self._discards[0][0]
-        discarded = [self._discards.popleft()[1] for _ in range(len(self._discards))]
-        self._directory.quarantine_bytes(f"{offset:020}.entries", b"".join(discarded))
+        discarded = self._discards[:]  # the other thread may append more
+        del self._discards[: len(discarded)]
+        data = b"".join([each for _, each in discarded])
+        self._directory.quarantine_bytes(f"{discarded[0][0]:020}.entries", data)
 
     def _write_entries(self, entries: list[LogEntry]) -> None:
         """Write entries to the last segment until it is full; begin a new one if it is.
