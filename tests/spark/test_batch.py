@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from skipring.api.key_value_table import DELETED, UNTIL
 from skipring.core import log_pages
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.limits import SURVEY_BITS_MAX
@@ -27,7 +28,7 @@ from skipring.core.replica import Replica
 from skipring.errors import DataLossError, InputError, SkipringError, UnreachableError
 from skipring.spark import register
 from skipring.spark.arrow import METADATA, PUBLICATION, ArrowRows, RowForm, publication_schema
-from skipring.spark.batch import BatchReader, PrefixPartition
+from skipring.spark.batch import BatchReader, PrefixPartition, TableReader
 from skipring.spark.options import ReadOptions
 from tests.spark.reading import (
     batch_reader,
@@ -458,3 +459,91 @@ def test_publications_are_read_once_each_while_members_publish(
     assert {publication.id for publication in publications_of(many)} <= set(ids)
     assert set(rows["partition"].to_pylist()) == {0, 1}
     assert sum(pages > 0 for pages in served.values()) >= 2
+
+
+# -- tables ---------------------------------------------------------------------------------
+
+PUT, OVER = {}, {UNTIL: "1"}
+HELD = {UNTIL: str(1 << 62)}
+GONE = {DELETED: "1"}
+
+
+def writes(publisher: str, first: int, *records: BatchRecord) -> RecordBatch:
+    return RecordBatch.of(list(records), publisher=publisher, first=first, topic=TOPIC)
+
+
+WRITES = [
+    writes("a", 0, *(BatchRecord(b"old%d" % n, 10 + n, b"k%d" % n, PUT) for n in range(50))),
+    writes("a", 50, BatchRecord(b"no key", 60), BatchRecord(b"charter", 61, b"\x00charter")),
+    writes("b", 0, BatchRecord(b"new", 100, b"k1", PUT), BatchRecord(b"", 101, b"k2", GONE)),
+    writes("c", 0, BatchRecord(b"older", 5, b"k3", PUT), BatchRecord(b"held", 102, b"k4", HELD)),
+    writes("c", 2, BatchRecord(b"over", 103, b"k5", OVER)),
+    writes("d", 0, BatchRecord(b"same time", 100, b"k1", PUT)),  # d is after b
+]
+EXPECTED = {b"k%d" % n: b"old%d" % n for n in range(50)} | {b"k1": b"same time", b"k4": b"held"}
+del EXPECTED[b"k2"], EXPECTED[b"k5"]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ring]:
+    data_dir = tmp_path_factory.mktemp("ring")
+    fill(data_dir, ["n00", "n01"], WRITES)
+    with running_ring(2, data_dir) as ring:
+        yield ring
+
+
+def table_reader(table: Ring, *columns: str) -> TableReader:
+    given = {"supervisor": table.supervisor, "subscribe": TOPIC, "asTable": "true"}
+    schema = PUBLICATION
+    for name in set(PUBLICATION.names) - set(columns or PUBLICATION.names):
+        schema = schema.remove(schema.get_field_index(name))
+    return TableReader(ReadOptions.parse(given, is_stream=False), RowForm(schema=schema))
+
+
+def test_row_is_the_newest_value_of_each_key_without_deletions_and_ended_leases(
+    table: Ring,
+) -> None:
+    found = table_reader(table)
+    rows = rows_of(found, found.partitions())
+    assert {row["key"]: row["value"] for row in rows} == EXPECTED
+    assert len(rows) == len(EXPECTED)
+    (row,) = [row for row in rows if row["key"] == b"k1"]
+    assert (row["publisher"], row["sequence"], row["topic"]) == ("d", 0, TOPIC)
+    assert row["id"] == WRITES[-1].record_id(0)
+
+
+def test_columns_that_decide_need_not_be_selected(table: Ring) -> None:
+    found = table_reader(table, "value")
+    rows = rows_of(found, found.partitions())
+    assert sorted(row["value"] for row in rows) == sorted(EXPECTED.values())
+    assert all(row.keys() == {"value"} for row in rows)
+
+
+def test_spark_reads_a_table(table: Ring, spark: SparkSession) -> None:
+    register(spark)
+    frame = (
+        spark.read.format("skipring")
+        .option("supervisor", table.supervisor)
+        .option("subscribe", TOPIC)
+        .option("asTable", "true")
+        .load()
+    )
+    found = {
+        bytes(row["key"]): bytes(row["value"]) for row in frame.select("key", "value").collect()
+    }
+    assert found == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("startingOffsets", "earliest"), ("minPartitions", "2"), ("pushFilters", "true")],
+)
+def test_option_that_reads_a_part_of_the_topic_is_refused(name: str, value: str) -> None:
+    given = {"subscribe": TOPIC, "asTable": "true", name: value}
+    with pytest.raises(InputError, match=f'"asTable" reads whole topics; leave out "{name}"'):
+        ReadOptions.parse(given, is_stream=False)
+
+
+def test_stream_of_a_table_is_refused() -> None:
+    with pytest.raises(InputError, match='"asTable" is for batch reads'):
+        ReadOptions.parse({"subscribe": TOPIC, "asTable": "true"}, is_stream=True)
