@@ -12,19 +12,53 @@ from skipring.core.effects import Deliver, Discard, Origin, Outbox, Rejected, St
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefix import Prefix
-from skipring.core.publications import OwnSequence, raise_newest
+from skipring.core.publications import ID_BYTES, OwnSequence, raise_newest
 from skipring.core.state import NumberState, ReplicaState
-from skipring.core.trie import PublicationTrie
+from skipring.core.trie import OFFSET_BYTES, RECORD_BYTES, PublicationTrie
 
 READ_AHEAD_MIN: Final = 16
 READ_AHEAD_MAX: Final = 4096  # Guess: 1 MiB of small batches.
 
 COUNTED_MAX: Final = 1024  # Guess: reading these batches takes about 10 ms.
 FAR_BEHIND: Final = 1 << 14  # Guess: indexing this number takes about 40 ms.
+UNREAD_FACTOR: Final = 2  # Measured: reading an id, or indexing it in order, takes a third.
 UNINDEXED_MAX: Final = 1 << 18  # Limit: 30 MB, until they are indexed.
 
 # Most tries of a large simulated ring are empty: they share this one, which never changes.
 _NO_PUBLICATIONS: Final = PublicationTrie()
+
+
+class UnreadEntries:
+    """Entries of a log after a start, to be indexed in the order of the first bytes of their ids.
+
+    Neighbouring ids share buckets of the trie. Measured: a third of the time for a million ids.
+    """
+
+    def __init__(self, entries: Iterator[tuple[bytes, int]]) -> None:
+        self._entries = entries
+        self._parts = [bytearray() for _ in range(256)]
+        self._sorted: Iterator[tuple[bytes, int]] | None = None  # once all are read
+
+    def index_some(self, trie: PublicationTrie, count: int | None) -> bool:
+        """Read or index the next entries, None: all of them; return True if none are left."""
+        if self._sorted is None:
+            read = list(islice(self._entries, count))
+            for key, offset in read:
+                self._parts[key[0]] += key + offset.to_bytes(OFFSET_BYTES, "big")
+            if len(read) == count:
+                return False
+            trie.reserve(sum(map(len, self._parts)) // RECORD_BYTES)
+            self._sorted = self._in_parts()
+        some = list(islice(self._sorted, count))
+        trie.add_many(some)
+        return len(some) != count
+
+    def _in_parts(self) -> Iterator[tuple[bytes, int]]:
+        while self._parts:
+            part = bytes(self._parts.pop())
+            for at in range(0, len(part), RECORD_BYTES):
+                middle, end = at + ID_BYTES, at + RECORD_BYTES
+                yield part[at:middle], int.from_bytes(part[middle:end], "big")
 
 
 class Replica:
@@ -59,7 +93,7 @@ class Replica:
         # Ids that are not in the trie yet, with offsets: indexing many at once later costs less.
         self._unindexed: dict[bytes, int] | None = None
         # Entries of a large log after a start, which are indexed in slices; None: all are read.
-        self._unread: Iterator[tuple[bytes, int]] | None = None
+        self._unread: UnreadEntries | None = None
         self._end: int | None = None  # during the current event; None: the end of the log
         self._newest: dict[int, int] | None = None  # numbers of this name, by incarnation
         self.own = OwnSequence(node, incarnation)  # issues the numbers of this node
@@ -110,7 +144,7 @@ class Replica:
 
     @property
     def count(self) -> int:
-        """Return the number of batches; after a start, of those that are read."""
+        """Return the number of batches; after a start, of those that are indexed."""
         return len(self._trie) + len(self._unindexed or ())
 
     def recover(self, wrong_digests: Mapping[Prefix, bytes]) -> None:
@@ -125,16 +159,17 @@ class Replica:
         end = self.log.end
         if end:
             self._newest = self.log.newest(self.own.node)
-            self._unread = takewhile(lambda entry: entry[1] < end, self.log.entries())
-            self._read_entries(FAR_BEHIND)
+            entries = takewhile(lambda entry: entry[1] < end, self.log.entries())
+            first = list(islice(entries, FAR_BEHIND))
+            self._own_trie().add_many(first)
+            if len(first) == FAR_BEHIND:
+                self._unread = UnreadEntries(entries)
         self.corrupt(wrong_digests)
 
     def _read_entries(self, count: int | None) -> None:
         """Index the next entries of the log after a start; None: all of them."""
         assert self._unread is not None
-        read = list(islice(self._unread, count))
-        self._own_trie().add_many(read)
-        if count is None or len(read) < count:
+        if self._unread.index_some(self._own_trie(), count):
             self._unread = None
 
     def corrupt(self, digests: Mapping[Prefix, bytes]) -> None:
@@ -168,7 +203,7 @@ class Replica:
     def index_some(self, ids: int) -> None:
         """Index about ``ids`` ids, or compute digests over them, so that no event has to wait."""
         if self._unread is not None:
-            self._read_entries(ids)
+            self._read_entries(UNREAD_FACTOR * ids)
         elif self._unindexed is not None:
             self._index(ids)
         elif not self._trie.is_fresh:

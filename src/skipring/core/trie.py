@@ -109,10 +109,7 @@ class PublicationTrie:
     def add_many(self, entries: Iterable[tuple[bytes, int]]) -> int:
         """Insert ids with their offsets; return the number of new ids."""
         batch = dict(entries)
-        if self._count + len(batch) > BUCKET_IDS << self._bits:
-            self._recount()  # memory may be corrupted; doubling takes as long anyway
-            while self._count + len(batch) > BUCKET_IDS << self._bits:
-                self._double()
+        self.reserve(len(batch))
         shift = _PLACE_BITS - self._bits
         groups: dict[int, list[bytes]] = {}
         for key, offset in batch.items():
@@ -122,6 +119,13 @@ class PublicationTrie:
         for place, records in groups.items():
             self._put(place, records)
         return self._count - before
+
+    def reserve(self, ids: int) -> None:
+        """Make room for more ids; this moves none."""
+        if self._count + ids > BUCKET_IDS << self._bits:
+            self._recount()  # memory may be corrupted; doubling takes as long anyway
+            while self._count + ids > BUCKET_IDS << self._bits:
+                self._double()
 
     def _put(self, place: int, records: list[bytes]) -> None:
         bucket = self._buckets[place]

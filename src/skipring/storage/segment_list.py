@@ -124,7 +124,7 @@ class SegmentList:
                         break
                     if index.start + relative >= end:
                         return
-                    if index.is_live(number):
+                    if index.live is None or index.live[number]:
                         yield key, index.start + relative
                 offset = after
 
