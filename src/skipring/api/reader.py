@@ -131,11 +131,11 @@ class Reader:
                 self._next, self._history_before = self._first, now
             case _:
                 self._next = 0
-        # Offsets ahead that are skipped; None until there are some: an empty deque takes 0.7 KiB.
-        self._skipped: deque[range] | None = None
+        # None until there are some: an empty deque takes 0.7 KiB.
+        self._skipped: deque[range] | None = None  # offsets ahead that are skipped
         self._skipped_count = 0
         self._steps = 0  # since the last yield to the loop
-        self._fresh: deque[_ReadableBatch] = deque()  # unread ones, in the order of their offsets
+        self._fresh: deque[_ReadableBatch] | None = None  # unread ones, in the order of offsets
         self._fresh_count = 0
         self._fresh_bytes = 0
         self._stored: _ReadableBatch | None = None  # read from the log, and partly handed out
@@ -333,6 +333,8 @@ class Reader:
         is_repaired = delivery.origin is Origin.REPAIR
         hops = None if is_repaired else delivery.hops
         self._end, end = delivery.end, delivery.offset
+        if self._fresh is None:
+            self._fresh = deque()
         for batch, records in zip(delivery.batches, delivery.records, strict=True):
             start, end = end, end + batch.count
             self._fresh.append(_ReadableBatch(start, end, batch, records, hops, False))
@@ -349,11 +351,14 @@ class Reader:
     def _shrink(self) -> None:
         """Drop the oldest batches beyond the limits if they are in the log."""
         while (
-            self._fresh_count > FRESH_MAX or self._fresh_bytes > FRESH_BYTES_MAX
-        ) and self._fresh[0].end <= self._log.end:
+            (self._fresh_count > FRESH_MAX or self._fresh_bytes > FRESH_BYTES_MAX)
+            and self._fresh
+            and self._fresh[0].end <= self._log.end
+        ):
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
+        assert self._fresh is not None, "there is an unread batch"
         batch = self._fresh.popleft().batch
         self._fresh_count -= batch.count
         self._fresh_bytes -= len(batch.body)
