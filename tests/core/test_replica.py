@@ -20,7 +20,7 @@ from skipring.core.replica import FAR_BEHIND, UNINDEXED_MAX, Replica, UnreadEntr
 from skipring.core.scrub import Scrubber
 from skipring.core.state import NumberState, ReplicaState
 from skipring.core.summaries import DIGEST_BYTES, EMPTY_ROOT
-from skipring.core.trie import PublicationTrie
+from skipring.core.trie import RECORD_BYTES, PublicationTrie
 from tests.support.batches import batch, batch_of, opaque_batch, with_rows
 from tests.support.fake_host import FakeHost, kinds
 from tests.support.machines import TOPIC, unhurried
@@ -472,14 +472,21 @@ def wrong_entries() -> Iterator[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("unread", [None, no_entries, wrong_entries])
+@pytest.mark.parametrize("read", [None, no_entries, wrong_entries])
 def test_T12_any_progress_of_reading_the_log_leads_to_a_full_index(
-    unread: Callable[[], Iterator[tuple[bytes, int]]] | None, monkeypatch: pytest.MonkeyPatch
+    unread: Callable[[], Iterator[tuple[bytes, int]]] | None,
+    read: Callable[[], Iterator[tuple[bytes, int]]] | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replica_module, "FAR_BEHIND", 3)
     kept = Kept(pair(2 * number) for number in range(20))
     scrubber = Scrubber(kept.machine)
     assert kept.machine.is_starting
-    kept.machine._unread = UnreadEntries(unread()) if unread is not None else None
+    kept.machine._unread = entries = UnreadEntries(iter(())) if unread or read else None
+    if entries is not None:
+        entries._entries = unread() if unread is not None else kept.log.entries()
+        entries._parts = [bytearray(b"x" * RECORD_BYTES) for _ in range(256)]
+        entries._sorted = read() if read is not None else None
     for _ in range(20):
         kept.machine.index_some(4)
         kept.run(lambda out: scrubber.step(8, out))

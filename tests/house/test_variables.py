@@ -28,7 +28,6 @@ from skipring.core import state as state_module
 from skipring.core.broadcast import _Route as Route
 from skipring.core.labels import Label
 from skipring.core.peers import Peer
-from skipring.core.publications import ID_BYTES
 from tests.support.round_trip import carries, heals
 
 PURE: Final[Mapping[str, str]] = MappingProxyType(
@@ -61,6 +60,7 @@ TESTS: Final = Path(__file__).resolve().parents[1]
 
 ONE_HOLDER = "test_one_of_two_live_processes_holds_the_name_after_any_corruption"
 TWIN = "equals that of a twin, a machine without corruption, within 16 ticks"
+READING = "test_T12_any_progress_of_reading_the_log_leads_to_a_full_index"
 FILE, DERIVED, FIXED, PART = "file", "derived", "never changes", "part"
 
 # Class and attribute -> kind, and the field of the file, TWIN or the test of the audit, or the
@@ -288,8 +288,13 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_spent": (FILE, "ReplicaState.spent"),
             "_trie": (PART, "PublicationTrie"),
             "_unindexed": (FILE, "ReplicaState.unindexed"),
-            "_unread": (DERIVED, TWIN),
+            "_unread": (DERIVED, READING),
             "topic": (FIXED, "given when the machine is made"),
+        },
+        "UnreadEntries": {
+            "_entries": (DERIVED, READING),
+            "_parts": (DERIVED, READING),
+            "_sorted": (DERIVED, READING),
         },
         "OwnSequence": {
             "_is_challenged": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
@@ -390,7 +395,6 @@ ARBITRARY: Final[Mapping[str, Iterable[object]]] = MappingProxyType(
         ),
         "Broadcast._view": NUMBERS,
         "Replica._end": (None, *NUMBERS),
-        "Replica._unread": (None, (), ((b"x" * ID_BYTES, 3),), ((bytes(ID_BYTES), 0),) * 9),
         "PublicationTrie._bits": (0, 1, 2, 3),
     }
 )

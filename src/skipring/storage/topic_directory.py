@@ -71,7 +71,12 @@ class TopicDirectory:
     """Directory with the segments of one topic; it may be missing."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._path = os.fspath(path)  # a Path takes 0.8 KiB
+
+    @property
+    def path(self) -> Path:
+        """Return the path of the directory."""
+        return Path(self._path)
 
     @property
     def _record(self) -> Path:
