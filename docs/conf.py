@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from plotly.offline import get_plotlyjs
 
 import skipring
 
@@ -46,14 +49,39 @@ RECORDS = """
 [0-9]*
 ```
 """
+# The build draws the figures of the lab's page; elsewhere the page links to their data.
+FIGURE = re.compile(
+    r"^\[Figure: (?P<title>[^\]]+)\]\((?P<path>figures/[a-z-]+\.json)\)$", re.MULTILINE
+)
+PLOTLY = "plotly.min.js"
+DRAWN = """
+```{{raw}} html
+<script src="_static/{script}"></script>
+<div id="{name}" role="img" aria-label="{title}"></div>
+<script>{{ const figure = {figure};
+Plotly.newPlot("{name}", figure.data, figure.layout, {{ responsive: true }}); }}</script>
+```
+"""
 LINK = re.compile(r"\]\((?P<target>\.\./[^)#\s]+)\)")
 
 
 def prepare(_app: Sphinx, docname: str, source: list[str]) -> None:
     """Lead links out of docs/ to pages of the site, and list the records of decisions."""
-    source[0] = LINK.sub(_led, source[0])
+    source[0] = FIGURE.sub(_drawn, LINK.sub(_led, source[0]))
     if docname == "decisions/README":
         source[0] += RECORDS
+
+
+def _drawn(match: re.Match[str]) -> str:
+    path = Path(__file__).parent / match["path"]
+    figure = " ".join(path.read_text(encoding="utf-8").split("\n")).replace("</", "<\\/")
+    return DRAWN.format(script=PLOTLY, name=path.stem, title=match["title"], figure=figure)
+
+
+def write_plotly(app: Sphinx, _error: Exception | None) -> None:
+    """Write the library that draws figures; it comes with the package plotly."""
+    if app.builder.format == "html":
+        (Path(app.outdir) / "_static" / PLOTLY).write_text(get_plotlyjs(), encoding="utf-8")
 
 
 def _led(match: re.Match[str]) -> str:
@@ -65,3 +93,4 @@ def setup(app: Sphinx) -> None:
     """Register the extension; Sphinx calls this first."""
     skipring.Publication.__name__ = "Publication"  # autodoc shows an alias without its fields
     app.connect("source-read", prepare)
+    app.connect("build-finished", write_plotly)

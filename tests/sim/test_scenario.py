@@ -102,7 +102,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"adversary": "a00"}, "adversary: 'a00' is not one of A00, A01,"),
     ({"scheduler": "fair"}, "scheduler: 'fair' is not one of random, sync, delay, swizzle"),
     ({"spread": "gossip"}, "spread: expected one of adaptive, tree, flood, got 'gossip'"),
-    ({"mode": "slow"}, "mode: expected one of paper, fixed, fast, got 'slow'"),
+    ({"mode": "slow"}, "mode: expected one of paper, fixed, fast, deterministic, got 'slow'"),
     ({"without": ["R9", "R99"]}, "without[1]: expected one of R1, R2,"),
 ]
 
@@ -138,7 +138,7 @@ def test_invalid_scenario_is_refused_in_one_sentence_with_the_field(
 )
 def test_refusal_is_short_for_any_input(values: dict[str, Any]) -> None:
     said = refusal(values)
-    assert len(said) < 300
+    assert len(said) < 350
     assert "\n" not in said
 
 
@@ -204,9 +204,12 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any]] = {
     "wrong_suspicion": (SMALL, {"rounds": 5, "share": 0.5}),
     "publisher_crashes": (SMALL, [2]),
     "config": (SMALL | {"adversary": "A15"}, "live"),
+    "orders": (SMALL, [3, 5]),
     "publications": (SMALL, 5),
     "batch": (SMALL | {"publications": 5}, 256),
     "publish": (SMALL, {"rounds": 5, "per_round": 2}),
+    "policy": (SMALL, {"max_count": 3}),
+    "clocks": (SMALL | {"policy": {"max_count": 3}}, {"off_s": 9.0, "jumps": [2]}),
     "spread": (SMALL | {"publish": {"rounds": 5}}, "flood"),
 }
 WITHOUT_EFFECT = {"title"}  # for readers only
@@ -344,7 +347,7 @@ def test_run_does_not_end_before_the_last_publishing_round() -> None:
 
 def test_mode_paper_floods_by_default() -> None:
     spreads = [make_scenario({"mode": mode.value}).protocol.spread for mode in Mode]
-    assert spreads == [Spread.FLOOD, Spread.ADAPTIVE, Spread.ADAPTIVE]
+    assert spreads == [Spread.FLOOD, *[Spread.ADAPTIVE] * 3]
 
 
 def test_island_depends_on_the_seed_alone() -> None:
@@ -361,7 +364,7 @@ def test_island_depends_on_the_seed_alone() -> None:
 def test_disabled_rules_are_off() -> None:
     rules = make_scenario({"without": ["R9", "S11", "k+1"]}).protocol.rules
     off = {rule for rule in Rule if not getattr(rules, rule.name.lower())}
-    assert off == {Rule.NEIGHBOUR_TIMEOUT, Rule.PUSH, Rule.RARE_REQUESTS}
+    assert off == {Rule.NEIGHBOUR_TIMEOUT, Rule.PUSH, Rule.RARE_REQUESTS, Rule.DETERMINISTIC}
     assert make_scenario({"mode": "paper"}).mode is Mode.PAPER
 
 

@@ -40,7 +40,7 @@ DEADLINE_ROUNDS: Final = 200
 
 @click.group()
 def lab() -> None:
-    """Run a matrix of experiments on Spark, and report on it."""
+    """Run experiments and report on them; search for bad schedules."""
 
 
 @lab.command()
@@ -98,7 +98,11 @@ def _print_summary(summary: RunSummary, out: Path, *, as_json: bool) -> None:
 
 @lab.command()
 @click.argument("directory", type=DIRECTORY)
-@option("--out", "Page to write.  [default: DIRECTORY/report.html]", type=FILE)
+@option(
+    "--out",
+    "Page to write, as HTML or Markdown (.md).  [default: DIRECTORY/report.html]",
+    type=FILE,
+)
 @spark_options
 def report(directory: Path, out: Path | None, spark: SparkChoice) -> None:
     """Write a page that compares the results in DIRECTORY with the paper."""
@@ -116,6 +120,45 @@ def report(directory: Path, out: Path | None, spark: SparkChoice) -> None:
     ):
         write_report(started, directory, page)
     click.echo(str(page))
+
+
+@lab.command()
+@option(
+    "--n", "Number of subscribers.", type=click.IntRange(1, 1024), default=16, show_default=True
+)
+@option("--adversary", "Starts, separated by commas.  [default: all]", "CODES")
+@option("--mode", "Set of rules: see skipring simulate.", default="fast", show_default=True)
+@option("--runs", "Runs of the search.", type=click.IntRange(8), default=400, show_default=True)
+@option("--seed", "Random seed.", type=SEED, default=0, show_default=True)
+@option("--max-rounds", "Limit of a run.", type=click.IntRange(1), default=2000, show_default=True)
+@option("--out", "Scenario file for the worst run.", type=FILE)
+@json_option()
+def search(
+    adversary: str | None, runs: int, seed: int, out: Path | None, as_json: bool, **options: object
+) -> None:
+    """Search for starts and schedules from which a ring heals late.
+
+    As many runs in random order are the comparison. Equal options print the same lines.
+    """
+    from skipring.sim.scenario import make_scenario
+    from skipring.sim.search import search as search_worst
+    from skipring.world.adversaries import ADVERSARIES
+
+    codes = adversary.split(",") if adversary else list(ADVERSARIES)
+    base = make_scenario({**options, "adversary": codes[0], "closure": 0})
+    found = search_worst(base, codes, runs=runs, seed=seed)
+    if out is not None:
+        out.write_text(found.scenario_text, encoding="utf-8")
+    if as_json:
+        from msgspec import to_builtins
+
+        click.echo(json.dumps({**to_builtins(found), "ratio": found.ratio}, sort_keys=True))
+        return
+    for name, tried in (("search", found.worst), ("random order", found.random_worst)):
+        click.echo(f"worst of {name}: {tried.rounds} rounds from {tried.scenario.adversary}")
+    click.echo(
+        f"ratio {found.ratio:.2f}; to the median in random order {found.ratio_to_median:.2f}"
+    )
 
 
 # --- bench ---------------------------------------------------------------------------
@@ -302,6 +345,18 @@ def kv(keys: int, puts: int, repeats: int, as_json: bool) -> None:
     from skipring.lab.bench.kv import measure
 
     _print_rows(measure(keys=keys, puts=puts, repeats=repeats), as_json=as_json)
+
+
+@bench.command()
+@option("--limit", "Limit of the topic in MiB.", type=click.IntRange(1, 4096), default=64)
+@option("--times", "Publish N times the limit.", "N", type=click.IntRange(1), default=10)
+@option("--members", "Number of members.", type=click.IntRange(1, 64), default=3)
+@json_option()
+def retention(limit: int, times: int, members: int, as_json: bool) -> None:
+    """Measure disk and memory of members whose topic has a limit in bytes."""
+    from skipring.lab.retention import measure
+
+    _print_rows(measure(limit_mib=limit, times=times, members=members), as_json=as_json)
 
 
 @bench.command()

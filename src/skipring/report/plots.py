@@ -163,8 +163,8 @@ def _dots(series: Series, look: int, offset: float) -> go.Scatter:
     )
 
 
-def step_figure(series: Sequence[Series], x: Axis, y: Axis) -> go.Figure:
-    """Return step lines, each with a band between its bounds."""
+def band_figure(series: Sequence[Series], x: Axis, y: Axis, *, shape: str) -> go.Figure:
+    """Return lines of a shape (``hv``: steps), each with a band between its bounds."""
     figure = go.Figure()
     for look, one in enumerate(series):
         colour = COLOURS[look % len(COLOURS)]
@@ -174,7 +174,7 @@ def step_figure(series: Sequence[Series], x: Axis, y: Axis) -> go.Figure:
                 x=xs,
                 y=[getattr(point, bound) for point in one.points],
                 mode="lines",
-                line={"width": 0, "shape": "hv", "color": colour},
+                line={"width": 0, "shape": shape, "color": colour},
                 fill=fill,
                 fillcolor=f"rgba{(*_rgb(colour), 0.18)}",
                 hoverinfo="skip",
@@ -185,13 +185,14 @@ def step_figure(series: Sequence[Series], x: Axis, y: Axis) -> go.Figure:
             x=xs,
             y=[point.y for point in one.points],
             mode="lines",
-            line={"shape": "hv", "color": colour, "width": 2, "dash": DASHES[look % len(DASHES)]},
+            line={"shape": shape, "color": colour, "width": 2, "dash": DASHES[look % len(DASHES)]},
             text=[point.text for point in one.points],
             hovertemplate="%{text}<extra></extra>",
             name=one.name,
             legendgroup=one.name,
         )
-    figure.update_xaxes(_axis(x, ()))
+    xs = [point.x for one in series for point in one.points] if shape == "linear" else []
+    figure.update_xaxes(_axis(x, xs))
     figure.update_yaxes(_axis(y, ()))
     return _laid_out(figure, HEIGHT, len(series))
 

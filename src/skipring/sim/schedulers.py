@@ -6,12 +6,13 @@ interval.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from skipring.core.messages import SetConfiguration
-from skipring.core.peers import NodeId
+from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.sim.engine import World
 from skipring.world.snapshot import Parcel
 
@@ -55,6 +56,58 @@ class RandomOrder:
             if parcel.serial < first_new:
                 old -= 1
             world.deliver(parcel)
+
+
+Step: TypeAlias = Parcel | NodeId  # delivery of a message, or Timeout of a process
+OrderKey: TypeAlias = Callable[[Step], int]
+
+
+def _is_configuration(step: Step) -> bool:
+    return isinstance(step, Parcel) and type(step.message) is SetConfiguration
+
+
+def _age(step: Step) -> int:
+    return step.serial if isinstance(step, Parcel) else 0
+
+
+# Keys by which a round of ``ListedOrder`` is sorted, after a shuffle.
+ORDER_KEYS: Final[tuple[OrderKey, ...]] = (
+    lambda _: 0,
+    lambda step: isinstance(step, Parcel),  # Timeouts first
+    lambda step: not isinstance(step, Parcel),
+    _is_configuration,  # configurations last
+    lambda step: not _is_configuration(step),
+    lambda step: isinstance(step, Parcel) and step.to == SUPERVISOR,  # requests last
+    _age,
+    lambda step: -_age(step),
+)
+
+
+class ListedOrder:
+    """Orders of the first rounds, each given by a number; later rounds are in random order.
+
+    A round delivers all present messages and runs each Timeout once. The number selects one of
+    ``ORDER_KEYS`` and the seed of the shuffle before it.
+    """
+
+    def __init__(self, orders: Sequence[int]) -> None:
+        self._orders = list(reversed(orders))
+        self._later = RandomOrder()
+
+    def run_round(self, world: World) -> None:
+        """Run one timeout interval."""
+        if not self._orders:
+            self._later.run_round(world)
+            return
+        order = self._orders.pop()
+        steps: list[Step] = [*world.channels, *world.processes()]
+        world.channels.clear()
+        Random(f"order/{order}").shuffle(steps)
+        for step in sorted(steps, key=ORDER_KEYS[order % len(ORDER_KEYS)]):
+            if isinstance(step, Parcel):
+                world.deliver(step)
+            else:
+                world.tick(step)
 
 
 class Synchronous:

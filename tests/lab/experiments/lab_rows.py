@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from msgspec import convert
 from pyspark.sql import DataFrame, SparkSession
 
+from skipring.lab.experiments.lemmas import VARIABLES
 from skipring.lab.experiments.matrix import Trial
 from skipring.lab.experiments.overlays import overlay_measures
 from skipring.lab.experiments.results import ROUNDS, RUNS, spark_schema
@@ -48,6 +49,7 @@ def seen(run_id: str, layers: Sequence[int], strict_from: int | None = None) -> 
             "strict": holding == 5 and number >= strict_from,
             "publications": holding == 5,
             "layers": holding,
+            "database_valid": holding > 0,
             "messages": 10,
             "supervisor_requests": 1,
             "degree_max": 4,
@@ -86,7 +88,7 @@ def whole_lab() -> tuple[list[Row], list[Row]]:
         for one in runs
         for row in seen(one["run_id"], [0, 1, 3, 5, 5] if one["converged"] else [0, 1, 2, 1])
     ]
-    runs += _in_weather() + _at_rest() + _operations() + _spread()
+    runs += _in_weather() + _at_rest() + _operations() + _spread() + _of_lemmas()
     runs += [run("topology", n, converged=True, measures=overlay_measures(n, 0)) for n in (8, 64)]
     return runs, rounds
 
@@ -106,6 +108,30 @@ def _in_weather() -> list[Row]:
         healed(16, 12 + seed, seed=seed, publications=5, **weather)
         for weather in weathers
         for seed in range(6)
+    ]
+
+
+def livelock(seed: int, **values: object) -> Row:
+    """Return a lockstep computation of the pseudocode that repeats 144 rounds."""
+    cycle = {"cycle_start": 24, "cycle_length": 144, "coin_period": 144}
+    changing = {f"changing_{name}": number for number, name in enumerate(VARIABLES)}
+    healed_by = {"healed_by_R1": 1, "healed_by_B13": 0, "healed_by_both": 1}
+    measures = cycle | {"layers_least": 2, "layers_most": 3} | changing | healed_by
+    given = {"adversary": "A15", "mode": "paper", "max_rounds": 300, "measures": measures}
+    return run("livelock", 8, seed=seed, **given | values)
+
+
+def _of_lemmas() -> list[Row]:
+    phi = {"phi_rises": 0, "missing_rises": 0, "phi_mismatches": 0}
+    claims = {"differs": 1, "asked": 1, "equal": 0, "missing_start": 2, "missing_end": 0}
+    return [
+        livelock(0),
+        livelock(1, converged=True, rounds_strict=9, measures={}),
+        *(
+            run("potential", n, seed=n, mode="paper", rounds_publications=4, measures=phi)
+            for n in (4, 8)
+        ),
+        run("session", 2, mode="paper", measures=claims),
     ]
 
 

@@ -1,101 +1,20 @@
-"""Aggregates of runs: bounds compared with statistical tables, groups of handmade rows."""
+"""Aggregates of runs: findings and groups of handmade rows."""
 
 from __future__ import annotations
-
-from math import comb, inf, isnan, sqrt
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from skipring.lab.experiments.aggregates import (
-    BoundSample,
     beside_all_rules,
-    beta_share,
     ends,
     groups,
-    mean_bounds,
     on_common_ground,
     prepared,
-    share_bounds,
-    survival,
 )
 from skipring.lab.experiments.results import ROUNDS, RUNS
+from skipring.lab.experiments.statistics import BoundSample
 from tests.lab.experiments.lab_rows import frame, healed, run, seen
-
-
-@pytest.mark.parametrize(
-    ("good", "runs", "low", "high"),
-    [
-        (10, 10, 0.6915, 1.0),
-        (0, 10, 0.0, 0.3085),
-        (3, 20, 0.0321, 0.3789),
-        (50, 100, 0.3983, 0.6017),
-        (999, 1000, 0.9944, 0.99997),
-    ],
-)
-def test_share_has_the_bounds_of_clopper_and_pearson(
-    good: int, runs: int, low: float, high: float
-) -> None:
-    bounds = share_bounds(good, runs)
-    assert [bounds.low, bounds.high] == pytest.approx([low, high], abs=1e-4)
-
-
-@pytest.mark.parametrize("runs", [1, 7, 30, 400])
-def test_beta_distribution_equals_the_binomial_tail(runs: int) -> None:
-    for good in range(0, runs, max(1, runs // 5)):
-        for share in (0.05, 0.5, 0.93):
-            tail = sum(
-                comb(runs, k) * share**k * (1 - share) ** (runs - k)
-                for k in range(good + 1, runs + 1)
-            )
-            assert beta_share(good + 1, runs - good, share) == pytest.approx(tail, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("count", "student"), [(2, 12.7062), (6, 2.5706), (31, 2.0423), (1001, 1.9623)]
-)
-def test_mean_has_the_bounds_of_student(count: int, student: float) -> None:
-    values = [float(number % 2) for number in range(count)]
-    mean = sum(values) / count
-    deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
-    bounds = mean_bounds(values)
-    assert bounds.high - bounds.value == pytest.approx(student * deviation / sqrt(count), rel=1e-4)
-    assert bounds.value - bounds.low == pytest.approx(bounds.high - bounds.value)
-
-
-def test_median_is_bounded_by_order_statistics() -> None:
-    # Six values: both ends leave out 2 * 1/64 = 3.1 %; with five it would be 6.2 %.
-    six = BoundSample.of([6, 5, 4, 3, 2, 1], 6).median
-    assert (six.value, six.low, six.high) == (3, 1, 6)
-    assert isnan(BoundSample.of([1, 2, 3, 4, 5], 5).median.low)
-    hundred = BoundSample.of(list(range(1, 101)), 100).median
-    assert (hundred.value, hundred.low, hundred.high) == (50, 40, 61)
-
-
-def test_runs_without_a_value_count_as_infinite() -> None:
-    sample = BoundSample.of([4.0, 2.0], runs=5)
-    assert sample.values == (2.0, 4.0, inf, inf, inf)
-    assert sample.median.value == inf
-    assert sample.mean.value == inf
-    assert sample.finite == (2.0, 4.0)
-
-
-@pytest.mark.parametrize(
-    ("ends", "shares"),
-    [
-        ([(1, True), (2, True), (2, True), (4, True)], [(0, 1), (1, 0.75), (2, 0.25), (4, 0)]),
-        # 3/4 are left after round 1; one is censored; of the two others one ends in round 3.
-        ([(1, True), (2, False), (3, True), (9, False)], [(0, 1), (1, 0.75), (3, 0.375)]),
-    ],
-    ids=["all ended", "censored"],
-)
-def test_survival_counts_a_run_for_as_long_as_it_was_observed(
-    ends: list[tuple[float, bool]], shares: list[tuple[float, float]]
-) -> None:
-    *curve, last = survival(ends)
-    assert [(step.rounds, step.share.value) for step in curve] == shares
-    assert (last.rounds, last.share.value) == (ends[-1][0], shares[-1][1])
-
 
 # -- runs ------------------------------------------------------------------------------------
 
@@ -162,6 +81,14 @@ def test_state_that_stops_being_legitimate_is_lost(runs: DataFrame) -> None:
     assert (kept["first_explicit"], lost["first_explicit"], never["first_explicit"]) == (3, 1, None)
     assert lost["lost_strict"] is False
     assert (kept["layers_after"], lost["layers_after"]) == (5, 0)
+
+
+@pytest.mark.heavy  # Spark has to start
+def test_first_round_of_a_layer_counts_although_the_layer_is_lost_again(runs: DataFrame) -> None:
+    lost = of_seed(runs, 1)
+    assert [lost[f"first_L{layer}"] for layer in (1, 4)] == [1, 1]
+    assert lost["since_L1"] == 5
+    assert lost["database_invalid"] == 4
 
 
 @pytest.mark.heavy  # Spark has to start

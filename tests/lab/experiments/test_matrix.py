@@ -158,5 +158,5 @@ def test_shipped_matrices_are_valid_and_contain_every_kind(name: str) -> None:
     assert {run.kind for run in matrix.runs} == set(KINDS)
     healing = [run for run in matrix.runs if run.kind == "converge"]
     assert {run.adversary for run in healing} == set(ADVERSARIES)
-    assert {run.mode for run in healing} == set(Mode)
-    assert {run.without for run in healing} >= set(Rule)
+    assert {run.mode for run in healing} >= set(Mode) - {Mode.DETERMINISTIC}
+    assert {run.without for run in healing} >= set(MODE_RULES[Mode.FAST])

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skipring.lab.experiments.statements import STATEMENTS, Statement
+from skipring.lab.experiments.measures import HYPOTHESES, Statement
+from skipring.lab.experiments.statements import STATEMENTS
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAPER_MAP = (DOCS / "paper-map.md").read_text(encoding="utf-8")
@@ -47,4 +48,12 @@ def test_statement_of_the_table_is_in_the_map_and_its_records_exist(statement: S
 )
 def test_statement_that_the_map_calls_false_is_known_as_false(title: str) -> None:
     known = [it.known for it in STATEMENTS if it.title.startswith(start_of(title))]
-    assert any(text.startswith("false") for text in known)
+    assert any("false" in text for text in known)
+
+
+def test_hypotheses_have_different_letters() -> None:
+    assert len({it.letter for it in HYPOTHESES}) == len(HYPOTHESES)
+
+
+def test_hypotheses_of_all_statements_are_in_the_legend() -> None:
+    assert {it for statement in STATEMENTS for it in statement.hypotheses} == set(HYPOTHESES)

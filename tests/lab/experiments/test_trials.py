@@ -34,6 +34,9 @@ OF_EACH_KIND = [
     Trial(kind="unsubscribe", n=8, **LIMITS),
     Trial(kind="crash", n=8, **LIMITS),
     Trial(kind="spread", n=8, publications=2, **LIMITS),
+    Trial(kind="livelock", n=8, adversary="A11", mode="paper", **LIMITS),
+    Trial(kind="potential", n=8, publications=5, **LIMITS),
+    Trial(kind="session", n=2, publications=5, mode="paper"),
     Trial(kind="topology", n=8),
 ]
 of_every_kind = pytest.mark.parametrize("run", OF_EACH_KIND, ids=lambda run: run.kind)
@@ -160,6 +163,30 @@ def test_ring_is_legitimate_again_after_an_operation(kind: str, least: int) -> N
     assert measures["requests"] >= least
     assert not outcome.samples[0]["explicit"]
     assert outcome.samples[-1]["strict"]
+
+
+# -- hypotheses and lemmas -------------------------------------------------------------------
+
+
+def test_hypotheses_of_a_run_are_those_of_its_start() -> None:
+    names = ("start_connected", "start_crashed", "start_leavers", "start_tries_wrong")
+    facts = {
+        code: tuple(done("converge", 16, adversary=code, closure=0).row[name] for name in names)
+        for code in ("A05", "A08", "A45", "A46")
+    }
+    assert facts == {
+        "A05": (True, False, False, False),
+        "A08": (False, False, False, False),
+        "A45": (True, False, True, False),
+        "A46": (True, True, False, False),  # nodes crash later
+    }
+
+
+def test_livelock_of_the_pseudocode_is_a_row_with_its_cycle() -> None:
+    outcome = done("livelock", 8, adversary="A22", mode="paper")
+    assert not outcome.row["converged"]
+    assert outcome.row["measures"]["cycle_length"] == 144
+    assert all(not sample["strict"] for sample in outcome.samples)
 
 
 # -- spreading and overlays ------------------------------------------------------------------

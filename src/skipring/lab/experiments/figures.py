@@ -10,11 +10,11 @@ from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from skipring.lab.experiments.aggregates import (
-    At,
+from skipring.lab.experiments.aggregates import At, Group
+from skipring.lab.experiments.statistics import (
     Bounds,
     BoundSample,
-    Group,
+    Model,
     Survival,
     share_bounds,
 )
@@ -23,10 +23,10 @@ from skipring.report.plots import (
     Panel,
     Point,
     Series,
+    band_figure,
     dot_figure,
     line_figure,
     panel_figure,
-    step_figure,
 )
 from skipring.report.tables import Table, number, percent
 from skipring.world.adversaries import ADVERSARIES
@@ -198,7 +198,24 @@ def survival_figure(curves: Sequence[tuple[str, Sequence[Survival]]]) -> Figure:
         for name, curve in curves
     ]
     x = Axis("rounds since the start (logarithmic, from 1)", is_log=True)
-    return step_figure(series, x, Axis("runs not yet legitimate, %"))
+    return band_figure(series, x, Axis("runs not yet legitimate, %"), shape="hv")
+
+
+def model_figure(models: Sequence[tuple[str, Model]], sizes: Sequence[int]) -> Figure:
+    """Return a plot of fitted means over n, with their bands."""
+    series = [
+        Series(name, tuple(_model_point(name, n, model.at(n)) for n in sizes))
+        for name, model in models
+    ]
+    return band_figure(series, N_AXIS, Axis("rounds until legitimate"), shape="linear")
+
+
+def _model_point(name: str, n: int, mean: Bounds) -> Point:
+    text = (
+        f"{escape(name)}<br>n = {n}: {number(mean.value)} rounds<br>95 %: {number(mean.low)} to "
+        f"{number(mean.high)}"
+    )
+    return Point(float(n), mean.value, mean.low, mean.high, text)
 
 
 def _survival_point(name: str, rounds: float, share: Bounds) -> Point:

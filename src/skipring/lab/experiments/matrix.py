@@ -37,8 +37,13 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "unsubscribe": _OPERATION,
     "crash": _OPERATION,
     "spread": (*_OPERATION, "spread", "publications"),
+    "livelock": ("adversary", "max_rounds"),
+    "potential": ("scheduler", "mode", "without", "publications", "max_rounds"),
+    "session": ("publications",),
     "topology": (),
 }
+# Kinds that run the pseudocode, whatever the default mode.
+OF_THE_PAPER: Final = ("livelock", "session")
 
 
 class Trial(Struct, frozen=True, kw_only=True):
@@ -132,7 +137,8 @@ def _block_lists(block: object) -> dict[str, Sequence[Any]]:
         raise InputError("n: expected the numbers of subscribers")
     given = {**_defaults(kind), **block}
     del given["kind"]
-    return {"kind": [kind], **{key: _values(key, value) for key, value in given.items()}}
+    fixed = {"mode": [str(Mode.PAPER)]} if kind in OF_THE_PAPER else {}
+    return {"kind": [kind], **fixed, **{key: _values(key, value) for key, value in given.items()}}
 
 
 def _defaults(kind: str) -> dict[str, Any]:
@@ -142,10 +148,13 @@ def _defaults(kind: str) -> dict[str, Any]:
         "max_rounds": 2000,
         "closure": 20,
         "rounds": 100,
-        "publications": 1 if kind == "spread" else 0,
+        "publications": _PUBLICATIONS.get(kind, 0),
         "seeds": 1,
     }
     return {key: value for key, value in chosen.items() if key in (*KINDS[kind], "seeds")}
+
+
+_PUBLICATIONS: Final = {"spread": 1, "potential": 20, "session": 5}
 
 
 def _values(key: str, given: object) -> Sequence[Any]:

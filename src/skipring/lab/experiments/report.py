@@ -14,15 +14,18 @@ from pyspark.sql import functions as F
 
 from skipring.core.config import Mode
 from skipring.errors import InputError
-from skipring.lab.experiments.aggregates import (
-    HEALING,
-    IN_THE_MODEL,
-    Group,
-    groups,
-    prepared,
-    share_bounds,
+from skipring.lab.experiments.aggregates import HEALING, Group, groups, prepared
+from skipring.lab.experiments.measures import CONNECTED, EXISTING, MODEL, RIGHT_TRIES, all_of
+from skipring.lab.experiments.results import MATRIX
+from skipring.lab.experiments.sections.convergence import (
+    ablation,
+    growth,
+    layers,
+    rounds_by_n,
+    rule_by_rule,
+    survival_curves,
 )
-from skipring.lab.experiments.costs import (
+from skipring.lab.experiments.sections.costs import (
     at_rest,
     healing_costs,
     membership,
@@ -30,25 +33,29 @@ from skipring.lab.experiments.costs import (
     publications,
     weather,
 )
-from skipring.lab.experiments.healing_sections import (
-    ablation,
-    layers,
-    rounds_by_n,
-    rule_by_rule,
-    survival_curves,
+from skipring.lab.experiments.sections.evaluation import (
+    contradictions,
+    livelocks,
+    method,
+    statements,
+    threats,
 )
-from skipring.lab.experiments.results import MATRIX
-from skipring.lab.experiments.statements import MODES
+from skipring.lab.experiments.statistics import share_bounds
 from skipring.lab.experiments.verdicts import NOT_MEASURED, Judged, judge
+from skipring.report.markdown import write_markdown
 from skipring.report.page import HtmlReport, Section, render
-from skipring.report.tables import Cell, Cells, Table, Tone, number, percent
+from skipring.report.tables import Table, Tone, number, percent
 from skipring.storage.data_dir import translate_os_errors
 
 _WHO: Final = {
-    Mode.FAST: "With all its rules (mode fast) skipring",
-    Mode.FIXED: "With the fixes alone (mode fixed) it",
-    Mode.PAPER: "The paper's pseudocode (mode paper)",
+    Mode.FAST: "Mode fast, all rules",
+    Mode.FIXED: "Mode fixed, the rules that convergence needs",
+    Mode.PAPER: "Mode paper, the pseudocode",
 }
+
+
+# Hypotheses of the theorems about convergence.
+WITHIN: Final = (*MODEL, EXISTING, CONNECTED, RIGHT_TRIES)
 
 
 class Extent(Struct, frozen=True):
@@ -80,12 +87,12 @@ def extent(runs: DataFrame) -> Extent:
 
 def lead(runs: DataFrame) -> str:
     """Return the main finding: the share of legitimate runs by mode, the best first."""
-    found = groups(runs.filter(f"{HEALING} AND {IN_THE_MODEL}"), ["mode"], "rounds")
+    found = groups(runs.filter(f"{HEALING} AND {all_of(WITHIN)}"), ["mode"], "rounds")
     if not found:
         return "This matrix has no runs of kind converge, so it has no result about healing."
     order = [Mode.FAST, Mode.FIXED, Mode.PAPER]
     found.sort(key=lambda group: order.index(Mode(str(group.at["mode"]))))
-    return " ".join(map(_group_sentence, found))
+    return "Runs within the hypotheses of the paper. " + " ".join(map(_group_sentence, found))
 
 
 def _group_sentence(group: Group) -> str:
@@ -94,25 +101,33 @@ def _group_sentence(group: Group) -> str:
     bounds = share_bounds(good, sample.runs)
     if good < sample.runs:
         return (
-            f"{who} became legitimate in {good:,} of {sample.runs:,} runs (true share "
-            f"{percent(bounds.low)} to {percent(bounds.high)} with 95 %)."
+            f"{who}: {good:,} of {sample.runs:,} became legitimate (true share "
+            f"{percent(bounds.low)} to {percent(bounds.high)} with 95 %); the others are censored "
+            "at their limit."
         )
     return (
-        f"{who} became legitimate in all {sample.runs:,} runs (true share ≥ "
-        f"{percent(bounds.low)} with 95 %), half of them within "
-        f"{number(sample.quantile(0.5))} rounds, the slowest in {number(sample.values[-1])}."
+        f"{who}: all {sample.runs:,} became legitimate (true share ≥ {percent(bounds.low)} with "
+        f"95 %), half of them within {number(sample.quantile(0.5))} rounds, the slowest in "
+        f"{number(sample.values[-1])}."
     )
 
 
 def summary(judged: Sequence[Judged]) -> str:
-    """Return the numbers of statements that hold, do not hold, and were not measured."""
-    return (
-        f"Of {len(judged)} statements of the paper, runs with all rules (mode fast) contradict "
-        f"{_toned(judged, Mode.FAST, Tone.BAD)} and agree with "
-        f"{_toned(judged, Mode.FAST, Tone.GOOD)}; runs of the pseudocode (mode paper) contradict "
-        f"{_toned(judged, Mode.PAPER, Tone.BAD)}; "
-        f"{sum(not one.is_measured for one in judged)} were not measured."
-    )
+    """Return how many statements of the paper the runs contradict, support, and leave open."""
+    papers = [one for one in judged if not one.statement.is_ours]
+    texts = [
+        f"runs of {words} contradict {refuted} ({found} cause{'s' if found != 1 else ''}), support "
+        f"{_toned(papers, mode, Tone.GOOD)} and leave {_toned(papers, mode, Tone.OPEN)} undecided"
+        for mode, words in _BY_MODE.items()
+        for refuted, found in [contradictions(judged, mode)]
+    ]
+    return f"Of {len(papers)} statements of the paper, {'; '.join(texts)}."
+
+
+_BY_MODE: Final = {
+    Mode.PAPER: "the pseudocode (mode paper)",
+    Mode.FAST: "all rules (mode fast, with the statements about the graph)",
+}
 
 
 def _toned(judged: Iterable[Judged], mode: Mode, tone: Tone) -> int:
@@ -129,7 +144,7 @@ TITLE: Final = "skipring: the paper and what was measured"
 PARTS: Final[tuple[tuple[str, tuple[tuple[Chapter, frozenset[str]], ...]], ...]] = (
     (
         "Healing",
-        ((rounds_by_n, _CONVERGE), (survival_curves, _CONVERGE), (layers, _CONVERGE)),
+        (*((chapter, _CONVERGE) for chapter in (rounds_by_n, growth, survival_curves, layers)),),
     ),
     ("The rules", ((ablation, _CONVERGE), (rule_by_rule, _CONVERGE))),
     ("Costs of healing", ((healing_costs, _CONVERGE),)),
@@ -147,21 +162,35 @@ PARTS: Final[tuple[tuple[str, tuple[tuple[Chapter, frozenset[str]], ...]], ...]]
 # Sections whose reading is also one of the main findings.
 _FINDINGS: Final = ("modes-share", "rounds-by-n", "supervisor-steady", "messages-per-delivery")
 _FAILED_SHOWN: Final = 50
-_VERDICT_NOTE: Final = (
-    "A run that has not finished within its limit of rounds counts as a counterexample. Bounds "
-    "hold "
-    "with 95 %: shares after Clopper and Pearson, means and slopes after Student. Runs can refute "
-    "a statement, and only make it likely. Only runs in the paper's model count: no loss, no "
-    "churn, no rule switched off but where it says so."
-)
+
+
+_OPENING: Final = """\
+# The paper and what was measured
+
+An evaluation of every theorem, lemma and claim of the paper by runs of the experiment lab. This
+page is written by these commands and not by hand:
+
+```console
+$ skipring lab run scenarios/lab-small.toml --out DIR
+$ skipring lab report DIR --out docs/paper-results.md
+```
+
+The same matrix gives the same rows on any machine and any number of partitions, and so the same
+page. [lab.md](lab.md) describes the tables of the lab, [paper-map.md](paper-map.md) the code and
+tests of each statement; numbers of decisions lead to [decisions](decisions/README.md). Single runs
+of 100,000 and 1,000,000 subscribers are in [simulation.md](simulation.md).
+"""
 
 
 def write_report(spark: SparkSession, directory: Path, out: Path) -> None:
-    """Write the page about the tables of a lab."""
-    page = render(make_page(spark, directory))
+    """Write the page about the tables of a lab: Markdown for a name in .md, else HTML."""
+    page = make_page(spark, directory)
     with translate_os_errors(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page, encoding="utf-8")
+        if out.suffix == ".md":
+            write_markdown(page, _OPENING, out)
+        else:
+            out.write_text(render(page), encoding="utf-8")
 
 
 def make_page(spark: SparkSession, directory: Path) -> HtmlReport:
@@ -183,8 +212,10 @@ def make_page(spark: SparkSession, directory: Path) -> HtmlReport:
         headline,
         (summary(judged), *readings),
         (
-            ("The paper's statements", statements(judged)),
+            ("How the runs are judged", method()),
+            ("The statements", (*statements(judged), *livelocks(runs))),
             *_shown_parts(parts, found, all_runs, whole),
+            ("Threats to validity", threats()),
         ),
         _made(directory, whole),
     )
@@ -247,63 +278,21 @@ def _failures(runs: DataFrame, failed: int) -> Section:
     return Section("failed", "Runs that failed", reading, table=table)
 
 
-# --- statements ------------------------------------------------------------------------
-
-
-def statements(judged: Sequence[Judged]) -> tuple[Section, ...]:
-    """Return the tables of the paper's statements and their verdicts."""
-    of_modes = [one for one in judged if len(one.statement.modes) > 1]
-    of_none = [one for one in judged if len(one.statement.modes) == 1]
-    return (
-        Section(
-            "statements",
-            "Theorems, lemmas and claims",
-            "Each statement, its known result, and the result of the runs of each mode: paper is "
-            "the unchanged pseudocode, fixed has the rules that convergence needs, fast has all "
-            "rules.",
-            table=Table(
-                ("where", "statement", "known", *MODES),
-                tuple((*_named(one), *_cells(one)) for one in of_modes),
-            ),
-            notes=(_VERDICT_NOTE,),
-            fold_table=False,
-        ),
-        Section(
-            "statements-overlay",
-            "Statements about the graph",
-            "Properties of SR(n) itself, without any protocol, compared with Chord and a skip "
-            "graph of the same size.",
-            table=Table(
-                ("where", "statement", "known", "measured"),
-                tuple((*_named(one), one.verdicts[Mode.FAST]) for one in of_none),
-            ),
-            fold_table=False,
-        ),
-    )
-
-
-def _named(one: Judged) -> Cells:
-    it = one.statement
-    records = f" (decision {', '.join(it.decisions)})" if it.decisions else ""
-    return it.section, f"{it.title}. {it.claim}", it.known + records
-
-
-def _cells(one: Judged) -> Cells:
-    nothing = Cell("does not apply")
-    return tuple(one.verdicts.get(mode, nothing) for mode in MODES)
-
-
 # --- how it was made -------------------------------------------------------------------
 
 
 def _made(directory: Path, whole: Extent) -> tuple[tuple[str, str], ...]:
     matrix = directory / MATRIX
+    versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return (
         ("runs", f"{whole.runs:,}, of which {whole.failed:,} failed"),
         ("sizes", f"n from {whole.n_min:,} to {whole.n_max:,}"),
         ("adversaries", f"{whole.adversaries:,}"),
         ("messages simulated", f"{whole.messages:,}"),
-        ("commands", "skipring lab run MATRIX --out DIR\nskipring lab report DIR"),
-        ("versions", ", ".join(f"{name} {version(name)}" for name in ("skipring", "pyspark"))),
+        ("environment", "CPython 3.11 or newer, packages of requirements.lock, any machine"),
+        ("versions", versions),
         *([("matrix", matrix.read_text(encoding="utf-8"))] if matrix.is_file() else []),
     )
+
+
+_PACKAGES: Final = ("skipring", "pyspark", "scipy", "plotly")

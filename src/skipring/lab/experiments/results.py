@@ -51,6 +51,10 @@ RUNS: Final = pa.schema(
     [
         _column("run_id", pa.string()),
         *_PARAMETERS,
+        _column("start_connected", pa.bool_()),
+        _column("start_crashed", pa.bool_()),
+        _column("start_leavers", pa.bool_()),
+        _column("start_tries_wrong", pa.bool_()),
         _column("converged", pa.bool_()),
         _column("closure_ok", pa.bool_(), nullable=True),
         _column("rounds_explicit", pa.int32(), nullable=True),
@@ -78,6 +82,7 @@ _SAMPLE: Final = (
     _column("strict", pa.bool_()),
     _column("publications", pa.bool_()),
     _column("layers", pa.int32()),
+    _column("database_valid", pa.bool_()),
     _column("messages", pa.int64()),
     _column("supervisor_requests", pa.int64()),
     _column("degree_max", pa.int32()),
@@ -103,7 +108,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema)
 
 
-FORMAT: Final = "skipring-lab/1"
+FORMAT: Final = "skipring-lab/2"
 ABOUT: Final = "lab.json"
 MATRIX: Final = "matrix.toml"
 LOCK: Final = ".lock"

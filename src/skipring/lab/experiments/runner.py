@@ -57,6 +57,7 @@ HEALING_ROUNDS: Final = {
 SLOW: Final = {"delay": 6, "swizzle": 3}  # Measured: factors of slower schedulers.
 SLOW_STATES: Final = {"A18b": 75}  # Measured: rounds of the state that heals by waiting.
 OPERATION_ROUNDS: Final = 4  # Measured: until a ring is legitimate again after one change.
+LOCKSTEP_SHARE: Final = 3  # Measured: several slow rounds for each round of the limit.
 CHURN_ROUNDS: Final = 100  # default of skipring.sim.process_faults.Churn
 # Measured: this many scattered publications cost as much as the ring itself.
 PUBLICATIONS: Final = 10
@@ -80,6 +81,8 @@ def estimated_s(run: Trial) -> float:
 def _rounds(run: Trial) -> float:
     if run.kind == "steady":
         return calm_rounds(run.n) + run.rounds
+    if run.kind == "livelock":
+        return LOCKSTEP_SHARE * run.max_rounds
     if run.kind != "converge":
         return calm_rounds(run.n) + min(OPERATION_ROUNDS, run.max_rounds) + run.closure
     healing = SLOW_STATES.get(run.adversary, HEALING_ROUNDS[run.mode]) * SLOW.get(run.scheduler, 1)

@@ -35,21 +35,24 @@ from skipring.core.peers import NodeId
 from skipring.core.state import SupervisorState
 from skipring.core.supervisor import Supervisor
 from skipring.core.topology import levels
+from skipring.lab.experiments.lemmas import (
+    LAYERS,
+    StartFacts,
+    is_database_valid,
+    layers_holding,
+    livelock_measures,
+    potential_measures,
+    session_measures,
+    start_facts,
+)
 from skipring.lab.experiments.matrix import Trial
 from skipring.sim.engine import World
 from skipring.sim.runner import Counters, Report, Simulation
 from skipring.sim.scenario import Scenario, make_scenario
-from skipring.world.adversaries import legitimate_world
-from skipring.world.legitimacy import (
-    Layer,
-    channel_violations,
-    explicit_state,
-    has_all_publications,
-    violations,
-)
+from skipring.world.adversaries import ADVERSARIES, legitimate_world
+from skipring.world.legitimacy import channel_violations, explicit_state, has_all_publications
 from skipring.world.snapshot import SubscriberView
 
-LAYERS: Final = (Layer.DATABASE, Layer.LABELS, Layer.RING, Layer.SHORTCUTS, Layer.LEAVERS)
 NEWCOMER: Final[NodeId] = "newcomer"
 ERROR_MAX: Final = 300  # characters. Guess: enough to name the cause.
 
@@ -81,9 +84,19 @@ def perform(run: Trial) -> TrialResult:
 
 def _converge(run: Trial) -> TrialResult:
     """Run from the adversary's state to legitimacy, then check closure."""
-    simulation = Simulation(_scenario(run, adversary=run.adversary))
+    scenario = _scenario(run, adversary=run.adversary)
+    facts = _facts(scenario)
+    simulation = Simulation(scenario)
     samples = Samples(simulation.scenario.warm_up_rounds)
-    return _outcome(run, simulation.run(samples), simulation.world, samples, {})
+    outcome = _outcome(run, simulation.run(samples), simulation.world, samples, {})
+    return TrialResult(outcome.row | facts, outcome.samples)
+
+
+def _facts(scenario: Scenario) -> dict[str, bool]:
+    """Return the facts about the start that hypotheses refer to; later crashes count."""
+    facts = asdict(start_facts(scenario.start()))
+    crashes = bool(ADVERSARIES[scenario.adversary].crash_rounds)
+    return facts | {"start_crashed": facts["start_crashed"] or crashes}
 
 
 def _steady(run: Trial) -> TrialResult:
@@ -180,6 +193,30 @@ def _spread(run: Trial) -> TrialResult:
     return _outcome(run, report, world, samples, measures)
 
 
+def _livelock(run: Trial) -> TrialResult:
+    """Run the lockstep computation of the pseudocode until the state is legitimate or repeats."""
+    start = _scenario(run, adversary=run.adversary).start()
+    legitimate, measures, samples = livelock_measures(start, run.max_rounds)
+    row = blank_row(run) | asdict(start_facts(start)) | {"measures": _sorted(measures)}
+    row |= dict.fromkeys(("rounds_explicit", "rounds_strict"), legitimate)
+    return TrialResult(row | {"converged": legitimate is not None}, samples)
+
+
+def _potential(run: Trial) -> TrialResult:
+    """Repair scattered publications in a legitimate ring, and watch the potential."""
+    rounds, measures = potential_measures(
+        _scenario(run).protocol, run.n, run.publications, run.seed, run.max_rounds
+    )
+    row = blank_row(run) | {"measures": _sorted(measures), "rounds_publications": rounds}
+    return TrialResult(row | {"converged": rounds is not None}, [])
+
+
+def _session(run: Trial) -> TrialResult:
+    """Compare the tries of two subscribers with the pseudocode."""
+    measures = _sorted(session_measures(run.publications, run.seed))
+    return TrialResult(blank_row(run) | {"converged": True, "measures": measures}, [])
+
+
 def _topology(run: Trial) -> TrialResult:
     """Compare the skip ring with other overlays of the same size; simulate nothing."""
     from skipring.lab.experiments.overlays import overlay_measures  # noqa: PLC0415  (no other kind needs it)
@@ -195,6 +232,9 @@ _KINDS: Final[Mapping[str, Callable[[Trial], TrialResult]]] = {
     "unsubscribe": _unsubscribe,
     "crash": _crash,
     "spread": _spread,
+    "livelock": _livelock,
+    "potential": _potential,
+    "session": _session,
     "topology": _topology,
 }
 
@@ -254,6 +294,7 @@ def blank_row(run: Trial) -> dict[str, Any]:
     """Return the row of a run without results."""
     row: dict[str, Any] = {"run_id": run.run_id, **asdict(run)}
     del row["rounds"]
+    row |= asdict(StartFacts())
     row |= {"converged": False, "closure_ok": None, "measures": {}, "error": None}
     row |= dict.fromkeys(("rounds_explicit", "rounds_strict", "rounds_publications"))
     counts = ("messages", "events", "supervisor_requests", "published", "duplicates", "hops_max")
@@ -320,6 +361,7 @@ class Samples:
                 "strict": is_explicit and next(channel_violations(world), None) is None,
                 "publications": has_all_publications(world),
                 "layers": holding,
+                "database_valid": is_database_valid(world),
                 "messages": spent.messages,
                 "supervisor_requests": spent.supervisor_requests,
                 "degree_max": max(degrees(world), default=0),
@@ -331,12 +373,6 @@ class Samples:
     def degree_peak(self) -> int:
         """Return the largest sampled degree."""
         return max((row["degree_max"] for row in self.rows), default=0)
-
-
-def layers_holding(world: World) -> int:
-    """Return the number of layers that hold, from L0 up to the first that does not."""
-    first = next(violations(world), None)
-    return len(LAYERS) if first is None else LAYERS.index(first.layer)
 
 
 def degrees(world: World) -> list[int]:

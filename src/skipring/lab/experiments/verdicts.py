@@ -1,45 +1,72 @@
 """Verdicts on the theorems, lemmas, corollaries and claims of the paper, from runs of a matrix.
 
-The table is in ``statements``. A statement has a measure: the relevant runs and what they must
-show, in SQL over ``aggregates.prepared``. The page shows the known result of docs/paper-map.md next
-to the verdict: runs can refute a statement or make it likely, but not prove it.
+The table is in ``statements``. A run counts for a statement only within its hypotheses. A run that
+reaches its limit of rounds is censored: it refutes nothing. A statement is refuted by a finite
+counterexample (a safety property), by a livelock (a liveness property), or by growth with n (a
+constant). Runs can refute a statement or support it, but not prove it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from math import log2
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf, isfinite, isnan
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from skipring.core.config import Mode
-from skipring.lab.experiments.aggregates import BoundSample, share_bounds, slope_bounds
-from skipring.lab.experiments.statements import (
-    STATEMENTS,
-    Constant,
-    Share,
+from skipring.lab.experiments.measures import (
+    Always,
+    Bounded,
+    Eventually,
     Statement,
     Unmeasured,
     UpperBound,
+    all_of,
 )
-from skipring.report.tables import Cell, Tone, number, percent
-
-NOT_MEASURED: Final = Cell("not measured by this matrix", Tone.NONE)
-# Guess: growth by less than a tenth from the smallest to the largest n counts as constant.
-GROWTH_MAX: Final = 0.1
+from skipring.lab.experiments.statements import STATEMENTS
+from skipring.lab.experiments.statistics import (
+    AIC_DECIDES,
+    BOUNDED,
+    MODELS,
+    BoundSample,
+    Model,
+    fitted,
+    share_bounds,
+)
+from skipring.report.tables import Tone, number, percent
 
 # The values by n of a statement's runs.
 ByN: TypeAlias = Mapping[int, BoundSample]
 
+# Guess: growth of less than a tenth over the measured sizes is not worth a refutation.
+GROWTH_MIN: Final = 0.1
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """Result of the runs for one statement in one mode, and its reason."""
+
+    tone: Tone
+    word: str
+    reason: str
+    sample: str = "–"  # noqa: RUF001  (as it is printed)
+    limit: str = "–"  # noqa: RUF001  (as it is printed)
+    censored: int = 0
+
+
+NOT_MEASURED: Final = Verdict(
+    tone=Tone.NONE, word="not measured", reason="this matrix has no such runs"
+)
+
 
 class Judged(Struct, frozen=True):
-    """Statement and the verdict of the runs, by mode; a single one if it has no modes."""
+    """Statement, and its verdicts inside and outside its hypotheses, by mode."""
 
     statement: Statement
-    verdicts: Mapping[Mode, Cell]
+    verdicts: Mapping[Mode, Verdict]
+    outside: Mapping[Mode, Verdict]
 
     @property
     def is_measured(self) -> bool:
@@ -55,6 +82,11 @@ def judge(runs: DataFrame) -> list[Judged]:
         Judged(
             statement,
             {mode: _verdict(index, statement, mode, counts, values) for mode in statement.modes},
+            {
+                mode: found
+                for mode in statement.modes
+                if (found := _outside(index, statement, counts.get(mode))) is not None
+            },
         )
         for index, statement in enumerate(STATEMENTS)
     ]
@@ -66,35 +98,143 @@ def _verdict(
     mode: Mode,
     counts: Mapping[str, Row],
     values: Mapping[tuple[int, str], ByN],
-) -> Cell:
+) -> Verdict:
     match statement.measure:
-        case Share(is_more=is_more) if mode in counts:
-            row = counts[mode]
-            return share_verdict(row[f"good_{index}"], row[f"runs_{index}"], is_more=is_more)
+        case Always() if mode in counts:
+            return always_verdict(Runs.of(counts[mode][f"in_{index}"]))
+        case Eventually() if mode in counts:
+            return eventually_verdict(Runs.of(counts[mode][f"in_{index}"]))
         case UpperBound(limit=limit):
             return below_verdict(values.get((index, mode), {}), limit)
-        case Constant():
-            return constant_verdict(values.get((index, mode), {}))
+        case Bounded(limit=limit):
+            return bounded_verdict(values.get((index, mode), {}), limit)
         case Unmeasured(file=file):
-            return Cell(f"not measured by the lab; shown by tests in {file}", Tone.NONE)
+            return Verdict(tone=Tone.NONE, word="by tests", reason=f"shown by tests in {file}")
         case _:
             return NOT_MEASURED
+
+
+def _outside(index: int, statement: Statement, row: Row | None) -> Verdict | None:
+    """Return the result of the runs outside the hypotheses, which decide nothing."""
+    if row is None or not isinstance(statement.measure, Always | Eventually):
+        return None
+    runs = Runs.of(row[f"out_{index}"])
+    if runs.count == 0:
+        return None
+    good = f"{len(runs.finite):,} of {runs.count:,} runs show it"
+    return Verdict(
+        tone=Tone.NONE,
+        word="outside",
+        reason=good,
+        sample=runs.sample,
+        limit=runs.limit,
+        censored=runs.count - len(runs.finite) if isinstance(statement.measure, Eventually) else 0,
+    )
 
 
 # --- two jobs for all statements -------------------------------------------------------
 
 
+class Runs(Struct, frozen=True):
+    """Runs of a statement in one mode: their results, sizes, and livelocks."""
+
+    took: tuple[float, ...]  # rounds until each run showed the property; inf if it did not
+    sizes: tuple[int, ...]
+    starts: int
+    rounds_max: int
+    lockstep: int  # lockstep computations, and of these the livelocks that refute
+    livelocks: int
+    open: int  # lockstep computations that ended at their limit
+    example: str | None
+
+    @classmethod
+    def of(cls, found: Any) -> Runs:  # noqa: ANN401  (a row of Spark)
+        """Return the runs in a row."""
+        return cls(
+            tuple(sorted(inf if took is None else took for took in found["took"])),
+            tuple(sorted(found["sizes"])),
+            found["starts"],
+            found["rounds_max"] or 0,
+            found["lockstep"],
+            found["livelocks"],
+            found["open"],
+            found["example"],
+        )
+
+    @property
+    def count(self) -> int:
+        """Return the number of runs, without lockstep computations."""
+        return len(self.took)
+
+    @property
+    def finite(self) -> tuple[float, ...]:
+        """Return the rounds of the runs that show the property."""
+        return tuple(took for took in self.took if isfinite(took))
+
+    @property
+    def sample(self) -> str:
+        """Return the number of runs, starts and lockstep computations, and the sizes."""
+        parts = [f"{self.count:,} run{'s' if self.count != 1 else ''}"] if self.count else []
+        parts += [f"{self.lockstep:,} in lockstep"] if self.lockstep else []
+        starts = f" from {self.starts} adversaries" if self.starts > 1 else ""
+        sizes = f", n = {self.sizes[0]}" if self.sizes else ""
+        if len(self.sizes) > 1:
+            sizes += f" to {self.sizes[-1]:,}"
+        return " and ".join(parts) + starts + sizes
+
+    @property
+    def limit(self) -> str:
+        """Return the largest limit of rounds."""
+        return f"{self.rounds_max:,}" if self.rounds_max else "–"  # noqa: RUF001  (as it is printed)
+
+
 def _counts(runs: DataFrame) -> DataFrame:
-    """Return per mode and share the number of relevant runs, and of those that show it."""
+    """Return per mode the runs of every property, inside and outside its hypotheses."""
     columns = []
     for index, statement in enumerate(STATEMENTS):
-        if isinstance(statement.measure, Share):
-            among, shows = statement.measure.among, statement.measure.shows
+        measure = statement.measure
+        if isinstance(measure, Always | Eventually):
+            inside = all_of(statement.hypotheses)
             columns += [
-                F.count_if(F.expr(among)).alias(f"runs_{index}"),
-                F.count_if(F.expr(f"({among}) AND ({shows})")).alias(f"good_{index}"),
+                _found(measure, inside).alias(f"in_{index}"),
+                _found(measure, f"NOT ({inside})").alias(f"out_{index}"),
             ]
     return runs.groupBy("mode").agg(*columns)
+
+
+_NAME: Final = "concat_ws(', ', nullif(adversary, ''), concat('n = ', n), concat('seed ', seed))"
+
+
+def _found(measure: Always | Eventually, within: str) -> Column:
+    """Return a struct with the runs of a property."""
+    if isinstance(measure, Always):
+        among, took = f"({measure.among}) AND ({within})", f"IF({measure.shows}, 0, NULL)"
+        refutes, lockstep, open_at_limit = f"({among}) AND NOT ({measure.shows})", "false", "false"
+        example = _NAME
+    else:
+        among = f"({measure.among}) AND ({within}) AND ({measure.began}) IS NOT NULL"
+        took = f"greatest(({measure.reached}) - ({measure.began}), 0)"
+        took = f"IF(({measure.reached}) IS NULL, NULL, {took})"
+        lockstep = f"({among}) AND kind = 'livelock'"
+        refutes = f"{lockstep} AND cycle_length IS NOT NULL AND ({measure.never})"
+        open_at_limit = f"{lockstep} AND cycle_length IS NULL AND ({measure.reached}) IS NULL"
+        example = (
+            f"concat({_NAME}, ': the states of rounds ', cast(measures['cycle_start'] AS int), "
+            "' to ', cast(measures['cycle_start'] + cycle_length - 1 AS int), ' repeat')"
+        )
+        among = f"({among}) AND kind <> 'livelock'"
+    either = f"({among}) OR ({lockstep})"
+    texts = {
+        "took": f"collect_list(IF({among}, coalesce(cast({took} AS double), double('inf')), NULL))",
+        "sizes": f"collect_set(IF({either}, n, NULL))",
+        "starts": f"count(DISTINCT IF(({either}) AND adversary <> '', adversary, NULL))",
+        "rounds_max": f"max(IF({among}, max_rounds, NULL))",
+        "lockstep": f"count_if({lockstep})",
+        "livelocks": f"count_if({refutes})",
+        "open": f"count_if({open_at_limit})",
+        "example": f"min_by({example}, struct(n, adversary, seed)) FILTER (WHERE {refutes})",
+    }
+    return F.struct(*(F.expr(text).alias(name) for name, text in texts.items()))
 
 
 def _values(runs: DataFrame) -> DataFrame:
@@ -102,10 +242,13 @@ def _values(runs: DataFrame) -> DataFrame:
     found = [
         F.struct(
             F.lit(index).alias("statement"),
-            F.expr(f"IF({it.measure.among}, cast({it.measure.value} AS double), NULL)").alias("it"),
+            F.expr(
+                f"IF(({it.measure.among}) AND {all_of(it.hypotheses)}, "
+                f"cast({it.measure.value} AS double), NULL)"
+            ).alias("it"),
         )
         for index, it in enumerate(STATEMENTS)
-        if isinstance(it.measure, UpperBound | Constant)
+        if isinstance(it.measure, UpperBound | Bounded)
     ]
     one = runs.select("mode", "n", F.explode(F.array(*found)).alias("found"))
     return (
@@ -127,67 +270,118 @@ def _collected(rows: Iterable[Row]) -> dict[tuple[int, str], dict[int, BoundSamp
 # --- verdicts --------------------------------------------------------------------------
 
 
-def share_verdict(good: int, runs: int, *, is_more: bool = False) -> Cell:
-    """Return the verdict on a statement that should hold in all runs, from the share of good runs.
-
-    If the measure is stronger than the statement, runs that fail do not refute the statement.
-    """
-    if runs == 0:
+def always_verdict(runs: Runs) -> Verdict:
+    """Return the verdict on a safety property: one run without it refutes it."""
+    good, count = len(runs.finite), runs.count
+    if count == 0:
         return NOT_MEASURED
-    bounds = share_bounds(good, runs)
-    if good == runs:
-        text = f"holds in all {runs:,} runs (true share ≥ {percent(bounds.low)} with 95 %)"
-        return Cell(text, Tone.GOOD)
-    if is_more:
-        return Cell(f"open: {runs - good:,} of {runs:,} runs fail in more than this", Tone.OPEN)
-    interval = f"true share {percent(bounds.low)} to {percent(bounds.high)} with 95 %"
-    return Cell(f"false: {_counterexamples(runs - good)} of {runs:,} ({interval})", Tone.BAD)
+    told: dict[str, Any] = {"sample": runs.sample, "limit": runs.limit}
+    if good == count:
+        low = percent(share_bounds(good, count).low)
+        reason = f"shown by all runs (true share ≥ {low})"
+        return Verdict(tone=Tone.GOOD, word="supported", reason=reason, **told)
+    reason = f"{count - good:,} of {count:,} runs are counterexamples, for example {runs.example}"
+    return Verdict(tone=Tone.BAD, word="refuted", reason=reason, **told)
 
 
-def _counterexamples(count: int) -> str:
-    return f"{count:,} counterexample{'s' if count != 1 else ''}"
+def eventually_verdict(runs: Runs) -> Verdict:
+    """Return the verdict on a liveness property: only a livelock refutes it."""
+    good, count = len(runs.finite), runs.count
+    if count == runs.lockstep == 0:
+        return NOT_MEASURED
+    told: dict[str, Any] = {
+        "sample": runs.sample,
+        "limit": runs.limit,
+        "censored": count - good + runs.open,
+    }
+    reached = _reached(runs) if count else ""
+    if runs.livelocks:
+        text = (
+            f"livelock in {runs.livelocks:,} of {runs.lockstep:,} lockstep computations, "
+            f"for example {runs.example}"
+        )
+        reason = f"{text}; {reached}" if reached else text
+        return Verdict(tone=Tone.BAD, word="refuted", reason=reason, **told)
+    if told["censored"]:
+        return Verdict(tone=Tone.OPEN, word="undecided", reason=f"{reached}, no livelock", **told)
+    return Verdict(tone=Tone.GOOD, word="supported", reason=reached, **told)
 
 
-def below_verdict(values: ByN, limit: float) -> Cell:
+def _reached(runs: Runs) -> str:
+    good, count = len(runs.finite), runs.count
+    middle = runs.took[(count - 1) // 2]
+    unit = "round" if middle == 1 else "rounds"
+    half = f", half of them within {number(middle)} {unit}" if isfinite(middle) else ""
+    if good == count:
+        low = percent(share_bounds(good, count).low)
+        return f"reached by all {count:,} runs (true share ≥ {low}){half}"
+    return f"reached by {good or 'none'} of {count:,} runs{half}"
+
+
+def below_verdict(values: ByN, limit: float) -> Verdict:
     """Return the verdict on a mean that should stay below a limit, from the means at every n."""
     if not values:
         return NOT_MEASURED
     means = {n: sample.mean for n, sample in values.items()}
     n = max(means, key=lambda n: means[n].value)
-    worst = means[n]
-    runs = sum(sample.runs for sample in values.values())
-    measured = f"at most {number(worst.value)} ({number(worst.low)} to {number(worst.high)})"
-    where = f"on average, at n = {n}, in {runs:,} runs"
-    if worst.low >= limit:
-        return Cell(f"false: {measured} {where}", Tone.BAD)
-    if worst.high < limit:
-        return Cell(f"holds: {measured} {where}", Tone.GOOD)
-    return Cell(f"open: {measured} {where}: the bounds do not decide", Tone.OPEN)
-
-
-def constant_verdict(values: ByN) -> Cell:
-    """Return the verdict on a cost that should not depend on n, from the larger half of all n.
-
-    Small rings are excluded: there a change often informs only members that are informed anyway.
-    """
-    sizes = sorted(values)[len(values) // 2 - 1 :]
-    if len(sizes) < 2:  # noqa: PLR2004  (one alone cannot be compared)
-        return NOT_MEASURED
-    points = [(log2(n), value) for n in sizes for value in values[n].values]
-    slope = slope_bounds(points)
-    first, last = values[sizes[0]].mean.value, values[sizes[-1]].mean.value
+    worst, sample = means[n], _sample_of(values)
     text = (
-        f"from {number(first)} at n = {sizes[0]} to {number(last)} at n = {sizes[-1]}; with each "
-        f"doubling of n {_signed(slope.value)} ({_signed(slope.low)} to {_signed(slope.high)}), "
-        f"in {len(points):,} runs"
+        f"the largest mean is {number(worst.value)} ({number(worst.low)} to {number(worst.high)}), "
+        f"at n = {n}; the limit is {number(limit)}"
     )
-    allowed = GROWTH_MAX * max(first, last) / log2(sizes[-1] / sizes[0])
-    if slope.low > 0 and slope.value > allowed:
-        return Cell(f"false: it grows, {text}", Tone.BAD)
-    if slope.high <= allowed:
-        return Cell(f"holds: {text}", Tone.GOOD)
-    return Cell(f"open: {text}: the bounds do not decide", Tone.OPEN)
+    if worst.low >= limit:
+        return Verdict(tone=Tone.BAD, word="refuted", reason=text, sample=sample)
+    if worst.high < limit:
+        return Verdict(tone=Tone.GOOD, word="supported", reason=text, sample=sample)
+    reason = f"{text}: the bounds do not decide"
+    return Verdict(tone=Tone.OPEN, word="undecided", reason=reason, sample=sample)
 
 
-def _signed(value: float) -> str:
-    return f"+{number(value)}" if value >= 0 else number(value)
+def _sample_of(values: ByN) -> str:
+    counts = [sample.runs for sample in values.values()]
+    sizes = f"n = {min(values)} to {max(values):,}"
+    return f"{sum(counts):,} runs, {sizes}, at least {min(counts)} for each n"
+
+
+def bounded_verdict(values: ByN, limit: float | None = None) -> Verdict:
+    """Return the verdict on a constant: within its limit, else by the models of growth."""
+    points = [(float(n), value) for n, sample in values.items() for value in sample.values]
+    models = fitted(points, list(MODELS))
+    if not models:
+        return NOT_MEASURED
+    sample, largest = _sample_of(values), max(value for _, value in points)
+    if limit is not None and largest <= limit:
+        reason = f"no run has more than {number(largest)}; the limit is {number(limit)}"
+        return Verdict(tone=Tone.GOOD, word="supported", reason=reason, sample=sample)
+    flat = next(model for model in models if model.name in BOUNDED)
+    grown = next(model for model in models if model.name not in BOUNDED)
+    text = f"{_means(values)}; {compared(models)}"
+    if flat is models[0] or not _is_growth(grown, values):
+        return Verdict(tone=Tone.GOOD, word="supported", reason=text, sample=sample)
+    if flat.aic - grown.aic >= AIC_DECIDES:
+        return Verdict(tone=Tone.BAD, word="refuted", reason=text, sample=sample)
+    reason = f"{text}: the models do not decide"
+    return Verdict(tone=Tone.OPEN, word="undecided", reason=reason, sample=sample)
+
+
+def _is_growth(model: Model, values: ByN) -> bool:
+    """Return True if the mean rises by a relevant share over the measured sizes."""
+    first, last = model.at(min(values)).value, model.at(max(values)).value
+    return last - first > GROWTH_MIN * abs(first)
+
+
+def _means(values: ByN) -> str:
+    first, last = min(values), max(values)
+    means = [values[n].mean for n in (first, last)]
+    texts = [
+        f"{number(mean.value)}"
+        + ("" if isnan(mean.low) else f" ({number(mean.low)} to {number(mean.high)})")
+        for mean in means
+    ]
+    return f"mean {texts[0]} at n = {first}, {texts[1]} at n = {last:,}"
+
+
+def compared(models: Sequence[Model]) -> str:
+    """Return the best model and its distance to the second in AIC."""
+    best, second = models[0], models[1]
+    return f"best model {best.name}, {second.name} is worse by AIC {number(second.aic - best.aic)}"

@@ -1,0 +1,1 @@
+"""Sections of the report about the results of a lab."""
