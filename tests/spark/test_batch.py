@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+import skipring
 from skipring.api.key_value_table import DELETED, UNTIL
 from skipring.core import log_pages
 from skipring.core.batches import BatchRecord, RecordBatch
@@ -25,6 +26,7 @@ from skipring.core.limits import SURVEY_BITS_MAX
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogPage
 from skipring.core.log_pages import answer as true_answer
 from skipring.core.replica import Replica
+from skipring.core.retention.charter import CHARTER_KEY
 from skipring.errors import DataLossError, InputError, SkipringError, UnreachableError
 from skipring.spark import register
 from skipring.spark.arrow import METADATA, PUBLICATION, ArrowRows, RowForm, publication_schema
@@ -459,6 +461,31 @@ def test_publications_are_read_once_each_while_members_publish(
     assert {publication.id for publication in publications_of(many)} <= set(ids)
     assert set(rows["partition"].to_pylist()) == {0, 1}
     assert sum(pages > 0 for pages in served.values()) >= 2
+
+
+# -- retention ------------------------------------------------------------------------------
+
+
+def test_batches_that_are_dropped_after_planning_are_read(tmp_path: Path) -> None:
+    single = [BatchRecord(b"%d" % number, 1000 + number) for number in range(250)]
+    fill(tmp_path, NODES[:2], [writes("a", n, each) for n, each in enumerate(single)])
+    with running_ring(2, tmp_path) as ring:
+
+        async def limit() -> None:
+            async with skipring.connect(ring.cluster.url, policy_delay_s=0) as node:
+                await node.charter(TOPIC).set(max_count=200)
+
+        logs = [ring.log_of(node) for node in NODES[:2]]
+        ring.run(limit())
+        ring.wait_until(lambda: all(log.records <= 213 for log in logs))  # 200 + 1/16, a charter
+        planned = {each.id for each in ring.publications() if each.key != CHARTER_KEY}
+        reader = batch_reader(ring)
+        partitions = reader.partitions()
+        ring.publish([b"later %d" % number for number in range(40)])
+        ring.wait_until(lambda: all(log.low > 60 for log in logs))
+        rows = rows_of(reader, partitions)
+        assert {row["id"] for row in rows} == planned
+        assert not planned <= {each.id for each in ring.publications()}
 
 
 # -- tables ---------------------------------------------------------------------------------

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from skipring.core.log import TRIMMED_CHAIN
 from skipring.core.log_messages import LogInfo
+from skipring.core.retention.charter import Policy
+from skipring.errors import DataLossError
 from skipring.rpc.log_reader import MemberLog
 from skipring.spark.offsets import LogPlace
-from skipring.spark.snapshot import agreed_parts, fits, is_shared
+from skipring.spark.snapshot import agreed_parts, expired, first_offset, fits, is_shared
 
 
 def holder(node: str, digests: str, count: int = 10, end: int = 10) -> MemberLog:
@@ -82,6 +85,7 @@ def test_member_with_too_few_digests_is_used_for_those() -> None:
         ({"epoch": 2, "offset": 0, "chain": b""}, True),
         ({"epoch": 2, "offset": 0, "chain": b"other..."}, True),
         ({"store": "b0", "offset": 0}, False),
+        ({"chain": TRIMMED_CHAIN}, True),  # inside dropped publications
     ],
 )
 def test_place_is_valid_in_a_log_with_the_same_publications_before_it(
@@ -90,3 +94,47 @@ def test_place_is_valid_in_a_log_with_the_same_publications_before_it(
     survey = LogInfo(1, "a0", 1, 100, 120, 120, (), b"chain...")
     place = LogPlace(store="a0", epoch=1, offset=42, chain=b"chain...")
     assert fits(survey, replace(place, **given)) is is_same
+
+
+def test_place_is_valid_where_the_log_has_dropped_the_publications_before_it() -> None:
+    survey = LogInfo(1, "a0", 1, 100, 120, 120, (), TRIMMED_CHAIN, low=60)
+    assert fits(survey, LogPlace(store="a0", epoch=1, offset=42, chain=b"chain..."))
+
+
+def test_members_with_another_charter_or_other_floors_are_excluded() -> None:
+    ours, stale = b"terms..\x02", b"terms..\x03"
+    holders = [holder("a", "wx"), holder("b", "wx"), holder("c", "wx"), holder("d", "wx")]
+    terms = zip(holders, [ours, b"other..\x02", stale, b""], strict=True)
+    given = [replace(each, survey=replace(each.survey, terms=text)) for each, text in terms]
+    assert sources(given) == [["a", "c"], ["c", "a"]]
+
+
+@pytest.mark.parametrize(
+    ("offset", "policy", "count"),
+    [
+        (20, Policy(max_count=40), 40),
+        (60, Policy(max_count=40), 0),
+        (20, Policy(compact=True, max_count=40), 0),
+        (20, None, 40),
+    ],
+)
+def test_publications_below_the_log_have_expired_unless_the_topic_is_compacted(
+    offset: int, policy: Policy | None, count: int
+) -> None:
+    survey = LogInfo(1, "a0", 1, 100, 120, 120, (), b"", low=60, policy=policy)
+    assert expired(survey, offset) == count
+
+
+def test_error_for_expired_publications_names_policy_and_number() -> None:
+    policy = Policy(max_age_s=3600, max_bytes=1000)
+    survey = LogInfo(1, "a0", 1, 100, 120, 120, (), b"", low=60, policy=policy)
+    with pytest.raises(DataLossError) as raised:
+        first_offset("orders", survey, 20, fails_on_data_loss=True)
+    assert str(raised.value) == (
+        "40 publications of 'orders' from offset 20 on have expired: the policy of the topic "
+        "(max_age_s = 3600, max_bytes = 1000) retains those from offset 60 on; set "
+        "failOnDataLoss to false to continue there, or start again with another checkpoint"
+    )
+    assert first_offset("orders", survey, 20, fails_on_data_loss=False) == 60
+    assert first_offset("orders", survey, 0, fails_on_data_loss=True) == 60
+    assert first_offset("orders", survey, 80, fails_on_data_loss=True) == 80

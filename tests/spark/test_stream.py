@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tests.spark.rings import TOPIC, Ring, fill, made, publications_of, running_
 NODES = ["n00", "n01", "n02"]
 BATCHES = made(500)
 MADE = publications_of(BATCHES)
+BATCH_STARTS = [0, *accumulate(batch.count for batch in BATCHES)]
 
 
 @pytest.fixture
@@ -517,3 +519,41 @@ def test_stream_without_a_standby_skips_once_after_its_store_was_restored_if_all
         publish(ring, 100, 5)
         assert query.batch() == 5
         assert read_once(query, 535)
+
+
+# -- retention -------------------------------------------------------------------------------
+
+
+def trim(ring: Ring, offset: int) -> None:
+    """Drop the publications below an offset from the log of each member, as a policy does."""
+    for node in NODES:
+        ring.call(partial(ring.log_of(node).trim, offset))
+
+
+def test_new_stream_starts_at_the_first_retained_publication(ring: Ring) -> None:
+    trim(ring, BATCH_STARTS[20])
+    query = Query(ring)
+    assert query.batch() == 500 - BATCH_STARTS[20]
+    assert query.batch() == 0
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_stream_fails_or_continues_where_unread_publications_have_expired(
+    ring: Ring, fails: str
+) -> None:
+    query = Query(ring, failOnDataLoss=fails, maxOffsetsPerTrigger="50")
+    assert query.batch(ReadMaxRows(50)) == 50
+    low = BATCH_STARTS[20]
+    trim(ring, low)
+    if fails == "true":
+        with pytest.raises(DataLossError, match=f"{low - 50} publications of 'orders' .* expired"):
+            query.batch()
+    else:
+        assert query.batch() == 500 - low
+        assert query.rows[50]["offset"] == low
+
+
+def test_batch_read_of_a_range_begins_at_the_first_retained_publication(ring: Ring) -> None:
+    trim(ring, low := BATCH_STARTS[20])
+    rows = batch_rows(ring, endingOffsets=json.dumps({TOPIC: ring.position("n00", 400)}))
+    assert [row["offset"] for row in rows] == list(range(low, 400))

@@ -18,6 +18,7 @@ from skipring.core.limits import NUMBER_MAX
 from skipring.core.log_messages import LogPage, RecordFilter
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES
+from skipring.core.retention.charter import RESERVED
 from skipring.errors import MessageError
 from skipring.rpc.log_reader import EVERY_RECORD
 from skipring.spark.offsets import Entry, LogPlace, place_text
@@ -275,8 +276,9 @@ class ArrowRows:
         return ArrowRows(self.topic, runs)
 
     def to_arrow(self, form: RowForm = ALL_ROWS, place: RowPlace = NO_PLACE) -> pa.RecordBatch:
-        """Return the rows that pass the filter as an Arrow record batch."""
-        runs, count = self.runs, len(self)
+        """Return the rows that pass the filter as an Arrow record batch; omit charters."""
+        runs = [run for run in self.runs if not _is_reserved(run.records)]
+        count = sum([len(run.records) for run in runs])
         records: list[Any] = list(chain.from_iterable([run.records for run in runs]))
         ends = list(accumulate([len(run.records) for run in runs]))
         made: dict[str, Callable[[], pa.Array]] = {
@@ -302,6 +304,13 @@ class ArrowRows:
         rows = pa.record_batch([columns[name] for name in form.schema.names], schema=form.schema)
         mask = _mask(form.where, columns)
         return rows if mask is None else rows.filter(mask)
+
+
+def _is_reserved(records: Records) -> bool:
+    """Return True for a charter; a read of ids alone does not know it."""
+    if len(records) != 1 or isinstance(records, range):
+        return False
+    return (records[0].key or b"").startswith(RESERVED)
 
 
 def _decoder(form: RowForm) -> Callable[[TopicId, RecordBatch], Records]:

@@ -201,8 +201,12 @@ def _read_from(
         has_payloads=form.has_payloads,
         where=form.where,
     )
-    for page in client.pages(partition.topic, source.node, source.address, wanted):
-        yield ArrowRows.of(partition.topic, page, form)
+    topic, member = partition.topic, (source.node, source.address)
+    for page in client.pages(topic, *member, wanted):
+        yield ArrowRows.of(topic, page, form)
+    if source.departed is not None:  # the snapshot has what the topic has dropped since
+        for page in client.pages(topic, *member, replace(wanted, departed=source.departed)):
+            yield ArrowRows.of(topic, page, form)
 
 
 class _Newest(NamedTuple):

@@ -21,7 +21,7 @@ from skipring.spark.arrow import ArrowRows, RecordRun, RowForm, RowPlace
 from skipring.spark.offsets import LogPlace, Position
 from skipring.spark.options import PartitionSize, ReadOptions
 from skipring.spark.ring_client import RingClient
-from skipring.spark.snapshot import MemberStores, verified
+from skipring.spark.snapshot import MemberStores, first_offset, verified
 from skipring.wire.rpc import Address
 
 ROWS_PER_PARTITION: Final = 25_000  # Guess: a second of work at most.
@@ -77,12 +77,21 @@ def range_partitions(
         raise DataLossError(gone(topic, given[0], READ_WITHOUT))
     for each in given:
         _check_given(stores, topic, holder, each)
-    start = 0 if isinstance(options.starting, str) else options.starting[topic].offset
+    start = holder.survey.low
+    if not isinstance(options.starting, str):
+        start = first_offset(
+            topic,
+            holder.survey,
+            options.starting[topic].offset,
+            fails_on_data_loss=options.fails_on_data_loss,
+        )
     end = holder.survey.durable_end
     if not isinstance(options.ending, str):
         end = options.ending[topic].offset
     place = stores.place_at(topic, holder, end)
-    return partitions_of(topic, holder, [range(start, end)], options.size_of_partitions, place)
+    return partitions_of(
+        topic, holder, [range(start, max(start, end))], options.size_of_partitions, place
+    )
 
 
 def _check_given(stores: MemberStores, topic: TopicId, holder: MemberLog, given: Position) -> None:

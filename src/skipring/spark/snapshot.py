@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from logging import getLogger
 from time import sleep
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from skipring.core.log import TRIMMED_CHAIN
 from skipring.core.log_messages import LogInfo
 from skipring.core.peers import NodeId, TopicId
+from skipring.core.retention.charter import Policy
+from skipring.core.terms import is_same
 from skipring.errors import DataLossError, UnreachableError
 from skipring.rpc.client import ATTEMPTS
 from skipring.rpc.log_reader import LogRange, MemberLog
@@ -20,6 +24,8 @@ from skipring.spark.offsets import Entry, LogPlace
 from skipring.spark.ring_client import RingClient
 from skipring.wire.limits import LOCATED_MAX
 from skipring.wire.rpc import Address
+
+_LOG: Final = getLogger(__name__)
 
 LOOKS: Final = 4  # a member may be restarting
 LOOKS_AT_MANY: Final = 8  # Guess: a supervisor names 32 random members at a time.
@@ -103,11 +109,51 @@ class MemberStores:
 def fits(survey: LogInfo, place: LogPlace) -> bool:
     """Return True if a survey at the offset of a place shows the log that contains the place.
 
-    A place without a chain value is accepted if the log is long enough.
+    A place without a chain value, or among dropped batches, is accepted if the log is long enough.
     """
     log = LogPlace(store=survey.store, epoch=survey.epoch, offset=survey.durable_end)
-    is_same = not place.chain or not place.offset or survey.chain == place.chain
-    return place.is_in_log_of(log) and place.offset <= survey.durable_end and is_same
+    unknown = (b"", TRIMMED_CHAIN)
+    has_same = (
+        not place.offset or place.chain in unknown or survey.chain in (place.chain, TRIMMED_CHAIN)
+    )
+    return place.is_in_log_of(log) and place.offset <= survey.durable_end and has_same
+
+
+def expired(survey: LogInfo, offset: int) -> int:
+    """Return the number of publications from an offset on that the policy no longer retains.
+
+    A compacted topic has gaps by design: a reader of it misses superseded publications only.
+    """
+    is_compacted = survey.policy is not None and survey.policy.compact
+    return 0 if is_compacted else max(survey.low - offset, 0)
+
+
+def first_offset(topic: TopicId, survey: LogInfo, offset: int, *, fails_on_data_loss: bool) -> int:
+    """Return the first offset to read from an offset on: dropped publications are skipped.
+
+    Raise DataLossError if some of them have expired unread, or log a warning. Offset 0 means all
+    that are retained.
+    """
+    if offset and (count := expired(survey, offset)):
+        text = (
+            f"{count} publications of {topic!r} from offset {offset} on have expired: the policy "
+            f"of the topic ({described(survey.policy)}) retains those from offset {survey.low} on"
+        )
+        if fails_on_data_loss:
+            raise DataLossError(
+                f"{text}; set failOnDataLoss to false to continue there, or start again with "
+                "another checkpoint"
+            )
+        _LOG.warning("%s; the read continues there", text)
+    return max(offset, survey.low)
+
+
+def described(policy: Policy | None) -> str:
+    """Return the limits of a policy as text."""
+    limits = {} if policy is None else asdict(policy)
+    names = ("max_age_s", "max_count", "max_bytes")
+    given = [f"{name} = {limits[name]}" for name in names if limits.get(name) is not None]
+    return ", ".join(given) or "replaced since"
 
 
 def verified(
@@ -138,6 +184,7 @@ class SnapshotSource(Struct, frozen=True):
     store: str
     epoch: int
     mark: int
+    departed: int | None = None  # dropped batches at the survey; None without a policy
 
 
 class Part(Struct, frozen=True):
@@ -151,9 +198,11 @@ class Part(Struct, frozen=True):
 def agreed_parts(holders: Sequence[MemberLog]) -> list[Part]:
     """Return a snapshot of a topic as parts with the members that agree; omit empty parts.
 
-    The reference is the member with the most batches; on a tie, the most agreement.
+    The reference is the member with the most batches; on a tie, the most agreement. Members with
+    another charter or other floors are excluded: they retain other publications.
     """
     reference = reference_of(holders)
+    holders = [each for each in holders if is_same(each.survey.terms, reference.survey.terms)]
     loads: Counter[NodeId] = Counter()
     parts = []
     for prefix, digest in enumerate(reference.survey.digests):
@@ -180,7 +229,10 @@ def end_of(holder: MemberLog) -> LogPlace:
 
 def _source(holder: MemberLog) -> SnapshotSource:
     survey = holder.survey
-    return SnapshotSource(holder.node, holder.address, survey.store, survey.epoch, survey.end)
+    departed = None if survey.policy is None else survey.departed
+    return SnapshotSource(
+        holder.node, holder.address, survey.store, survey.epoch, survey.end, departed
+    )
 
 
 def is_shared(parts: Sequence[Part]) -> bool:

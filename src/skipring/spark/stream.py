@@ -41,7 +41,7 @@ from skipring.spark.partitions import (
     shared_out,
 )
 from skipring.spark.ring_client import RingClient, freeze_gc, task_client
-from skipring.spark.snapshot import MemberStores
+from skipring.spark.snapshot import MemberStores, first_offset
 
 _LOG: Final = getLogger(__name__)
 
@@ -90,10 +90,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._ends()
         if starting != EARLIEST:
             return ends
-        return {
-            topic: Position(store=end.store, epoch=end.epoch, offset=0)
-            for topic, end in ends.items()
-        }
+        return {topic: self._first(topic) for topic in ends}
+
+    def _first(self, topic: TopicId) -> Position:
+        """Return the first retained position, at the member with the longest log."""
+        holder = self._members().first(topic)
+        return _position(holder, holder.survey.low)
 
     def _ends(self) -> dict[TopicId, Position]:
         """Return the end of each topic, at the member with the longest log."""
@@ -169,9 +171,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before, after = from_json(start), from_json(end)
         found: list[InputPartition] = []
         for topic, last in after.items():
-            first = Position(store=last.store, epoch=last.epoch, offset=last.begun or 0)
-            is_first = last.begun is not None or topic not in before
-            found += self._between(topic, first if is_first else before[topic], last)
+            first = before.get(topic)
+            if first is None or last.begun is not None:
+                first = Position(store=last.store, epoch=last.epoch, offset=last.begun or 0)
+            found += self._between(topic, first, last)
         return found or [InputPartition(None)]
 
     def commit(self, end: Json) -> None:
@@ -211,10 +214,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _positions(self, start: Json) -> dict[TopicId, Position]:
         """Return the positions of the topics to read; a new topic starts at offset 0."""
         known = from_json(start)
-        stores, topics = self._members(), self._topics(known)
+        topics = self._topics(known)
         for topic in topics:
             if topic not in known:
-                known[topic] = _position(stores.first(topic), 0)
+                known[topic] = self._first(topic)
         return {topic: known[topic] for topic in topics}
 
     def _topics(self, known: Iterable[TopicId] = ()) -> Sequence[TopicId]:
@@ -237,10 +240,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         holder = self._members().find(topic, position)
         if holder is not None:
             end = holder.survey.durable_end
-            ahead = Pending(holder=holder, start=position.offset, end=end, seen=position.seen)
+            first = self._first_offset(topic, holder, position.offset)
+            ahead = Pending(holder=holder, start=first, end=end, seen=position.seen)
         else:
             ahead = self._elsewhere(topic, position)
         return self._until_the_last(topic, ahead)
+
+    def _first_offset(self, topic: TopicId, holder: MemberLog, offset: int) -> int:
+        fails = self._options.fails_on_data_loss
+        return first_offset(topic, holder.survey, offset, fails_on_data_loss=fails)
 
     def _elsewhere(self, topic: TopicId, position: Position) -> Pending:
         """Return the position in another store.
@@ -258,7 +266,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             holder, seen = stores.first(topic), position.seen
             if position.offset:
                 _LOG.warning("%s", gone(topic, position, SKIPPED))
-            start = holder.survey.durable_end if position.offset else 0
+            start = holder.survey.durable_end if position.offset else holder.survey.low
         end = holder.survey.durable_end
         return Pending(holder=holder, start=start, end=end, seen=seen, is_elsewhere=True)
 
@@ -282,7 +290,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The end first: if a store is restored meanwhile, one of the two checks or the task detects
         # it.
         if holder is not None and before.is_in_log_of(after) and stores.has(topic, holder, before):
-            offsets = range(before.offset, after.offset)
+            start = self._first_offset(topic, holder, before.offset)
+            offsets = range(start, max(start, after.offset))
             other = fallback(stores, topic, before, after)
             size = self._options.size_of_partitions
             if not other:
