@@ -166,7 +166,7 @@ async def test_invalid_publications_are_refused_before_any_effect() -> None:
         for given, sentence in [
             ({"payload": "text"}, "payload: expected bytes, got str"),
             ({"payload": bytes(512 * 1024 + 1)}, "the limit of 524288"),
-            ({"payload": b"", "key": bytes(1025)}, "the limit of 1024"),
+            ({"payload": b"", "key": b"k" * 1025}, "the limit of 1024"),
             ({"payload": b"", "headers": {"a": 1}}, "headers: expected a mapping"),
             ({"payload": b"", "headers": {"a": "\ud800"}}, "lone surrogate"),
         ]:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from skipring.api.key_value_table import (
     AFTER,
-    DELETED,
     UNTIL,
     Change,
     Entry,
@@ -19,6 +18,7 @@ from skipring.api.key_value_table import (
     bytes_of_key,
 )
 from skipring.api.reader import Publication
+from skipring.core.publications import DELETED
 from skipring.errors import InputError
 
 NOW = 1_000

@@ -16,6 +16,7 @@ from skipring.api.reader import FRESH_BYTES_MAX, FRESH_MAX, READ_AT_ONCE, Reader
 from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch
 from skipring.core.effects import Deliver, Origin
 from skipring.core.log import EVERY, EntryFilter, EntryPage, MemoryLog, PageLimits
+from skipring.core.retention.charter import Charter, charter_record
 
 NOW = 1_000_000  # microseconds
 TOPIC = "news"
@@ -411,3 +412,53 @@ async def test_waiting_readers_end_after_the_timeout_or_when_closed() -> None:
     assert not any(each.done() for each in waiting)
     shelf.reader.close()
     assert await asyncio.gather(*waiting) == [None, None]
+
+
+# -- topics with a policy ------------------------------------------------------------------------
+
+
+def charter_batch(first: int) -> RecordBatch:
+    record = charter_record(Charter(stamp=5))
+    return RecordBatch.of([record], publisher="a", first=first, topic=TOPIC)
+
+
+def test_charters_are_skipped_whether_stored_or_new() -> None:
+    async def scene() -> None:
+        shelf = Shelf()
+        for is_charter in (True, False, True, False):
+            batch = charter_batch(shelf.log.end) if is_charter else shelf.batch((7,))
+            shelf.deliver(shelf.log.append(batch), batch)
+        stored = Reader(shelf.log, "all", NOW)
+        for reader in (shelf.reader, stored):
+            assert [each.offset for each in reader.fetch(9)] == [1, 3]
+        following = Reader(shelf.log, "all", NOW)
+        assert [(await following.next(0.01)).offset for _ in range(2)] == [1, 3]  # type: ignore[union-attr]
+        assert await following.next(0.0) is None
+
+    asyncio.run(scene())
+
+
+def test_trimmed_publications_are_counted_as_expired_once() -> None:
+    shelf = Shelf(stored=[(1, 2), (3,), (4,), (5,), (6,)])
+    assert shelf.reader.fetch(1)[0].offset == 0
+    shelf.log.trim(4)
+    shelf.log.remove(4)
+    assert shelf.reader.lag == 1
+    assert [each.offset for each in shelf.reader.fetch(9)] == [1, 5]
+    assert (shelf.reader.expired, shelf.reader.lag) == (3, 0)
+
+
+@pytest.mark.parametrize("start", ["all", datetime(1970, 1, 1, tzinfo=UTC)])
+def test_reader_below_the_floor_begins_at_the_first_stored_publication(start: Start) -> None:
+    shelf = Shelf(stored=[(1,), (2,), (3,)])
+    shelf.log.trim(2)
+    reader = Reader(shelf.log, start, NOW)
+    assert [each.offset for each in reader.fetch(9)] == [2]
+    assert reader.expired == 2
+
+
+def test_everything_may_be_trimmed() -> None:
+    shelf = Shelf(stored=[(1,), (2,)])
+    shelf.log.trim(2)
+    reader = Reader(shelf.log, "all", NOW)
+    assert (reader.fetch(9), reader.expired, reader.lag) == ([], 2, 0)

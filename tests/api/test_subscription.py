@@ -134,10 +134,20 @@ async def test_ids_are_unique_and_the_same_at_every_member_and_after_a_restart(
         (bytes(512 * 1024 + 1), r"records\[2\]: .*the limit of 524288"),
         (Record("text"), r"records\[2\]: payload: expected bytes, got str"),  # type: ignore[arg-type]
         (Record(b"x", key="k"), r"records\[2\]: key: expected bytes, got str"),  # type: ignore[arg-type]
-        (Record(b"x", bytes(1025)), r"records\[2\]: .*the limit of 1024"),
+        (Record(b"x", b"k" * 1025), r"records\[2\]: .*the limit of 1024"),
+        (Record(b"x", b"\0k"), r"records\[2\]: key: keys that start with a zero byte"),
         (Record(b"x", headers={"a": 1}), r"records\[2\]: headers: expected"),  # type: ignore[dict-item]
     ],
-    ids=["text", "none", "long payload", "text in a record", "text as key", "long key", "headers"],
+    ids=[
+        "text",
+        "none",
+        "long payload",
+        "text in a record",
+        "text as key",
+        "long key",
+        "reserved key",
+        "headers",
+    ],
 )
 async def test_invalid_record_is_named_by_index_and_nothing_is_published(
     record: bytes | Record, sentence: str

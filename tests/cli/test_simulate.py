@@ -94,8 +94,8 @@ def test_options_override_the_file(run: Run) -> None:
     )
 
 
-def test_livelock_of_the_paper_is_a_scenario_that_fails(run: Run) -> None:
-    path = ROOT / "scenarios" / "papers-livelock.toml"
+def test_dead_neighbours_in_the_paper_are_a_scenario_that_fails(run: Run) -> None:
+    path = ROOT / "scenarios" / "papers-dead-neighbours.toml"
     assert run(str(path), "--max-rounds", "50")[0] == 3
     assert run(str(path), "--mode", "fixed")[0] == 0
 
@@ -184,7 +184,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "no such scheduler": (["--scheduler", "x"], "Error: scheduler: 'x' is not one of random,"),
     "no such mode": (
         ["--mode", "slow"],
-        "Error: mode: expected one of paper, fixed, fast, got 'slow'",
+        "Error: mode: expected one of paper, fixed, fast, deterministic, got 'slow'",
     ),
     "no such rule": (["--without", "R9,R99"], "Error: without[1]: expected one of R1, R2,"),
     "no such spread": (["--spread", "x"], "Error: spread: expected one of adaptive,"),
@@ -292,7 +292,7 @@ def test_unrepresentable_toml_is_refused(content: str, sentence: str, run: Run) 
 def test_failed_run_prints_a_replay_command_that_fails_the_same_way(
     words: tuple[str, ...], run: Run
 ) -> None:
-    scenario = 'mode = "paper"\nadversary = "A12"\nn = 32\nmax_rounds = 25\nclosure = 3\n'
+    scenario = 'mode = "paper"\nadversary = "A36"\nn = 32\nmax_rounds = 25\nclosure = 3\n'
     Path("my scenario.toml").write_text(scenario)
     Path("my world.json").write_text(json.dumps(world(supervisor={"database": [], "next": 0})))
     failed = run(*words)

@@ -342,3 +342,17 @@ def test_without_loss_and_with_time_nothing_is_late_and_no_gap_is_reported(seed:
         at.add(who, first, 3)
     assert all(not isinstance(each, Gap) and not each[2] for each in at.out)
     assert len(at.out) == 1200
+
+
+def test_missing_publications_below_the_floor_have_expired() -> None:
+    at = desk()
+    at.add("a", 0)
+    late = [Publication(publisher="a", seq=seq, payload=b"", time=1000 + seq) for seq in (5, 6)]
+    at.extend(at.order.add("a", 5, 7, late))
+    at.order.on_time(0.1, floor=1005)
+    at.extend(at.order.expire(0.0, NEVER))
+    assert at.numbers() == [0]
+    at.order.on_time(0.1, floor=1006)
+    at.extend(at.order.expire(0.0, NEVER))
+    assert at.out[1] == Gap("a", 0, 1, 4, GapReason.EXPIRED)
+    assert at.numbers() == [0, 5, 6]

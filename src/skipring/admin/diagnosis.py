@@ -20,7 +20,7 @@ from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.core.publications import TOLERANCE_US
 from skipring.errors import InputError, UnreachableError
-from skipring.wire.rpc import ChangeEntry, ChangePage, NodeHealth, NodeStatus
+from skipring.wire.rpc import ChangeEntry, ChangePage, NodeHealth, NodeStatus, TopicTerms
 from skipring.world.legitimacy import (
     LIVE_LAYERS,
     Layer,
@@ -33,6 +33,9 @@ from skipring.world.snapshot import Snapshot
 POLL_S: Final = 0.2  # Guess: an inspection of a small ring takes some milliseconds.
 # Neighbours exchange messages every tick; jitter may leave one tick without a message.
 SILENT_TICKS: Final = 2
+# A log has up to 2.2 times the limit of its topic: half-empty segments, and uncommitted data.
+DISK_SHARE_MAX: Final = 2.5
+DISK_SLACK_BYTES: Final = 1 << 20  # Guess: smaller logs are not worth a warning.
 
 SILENT: Final = "it does not answer"
 
@@ -272,6 +275,7 @@ def _record_warnings(node: NodeId, status: NodeStatus) -> Iterator[str]:
         count = health.quarantined
         found = f"{count} damaged or missing record{'s' if count > 1 else ''}"
         yield f"{node} has found {found} since it started: check its disk."
+    yield from _terms_warnings(node, health.terms)
     if health.ahead:
         yield (
             f"{node}: {health.ahead} incarnations of its name are ahead of its clock and are "
@@ -283,6 +287,25 @@ def _record_warnings(node: NodeId, status: NodeStatus) -> Iterator[str]:
             f"{health.overlapping}. A clone of its process publishes, a publication was forged, or "
             "its disk has lost these batches."
         )
+
+
+def _terms_warnings(node: NodeId, terms: TopicTerms) -> Iterator[str]:
+    """Yield the conditions of a node that delay or bend the retention of the topic."""
+    if terms.ahead_us:
+        where = "ahead of" if terms.ahead_us > 0 else "behind"
+        off_s = abs(terms.ahead_us) / 1e6
+        yield f"{node}: its clock is {off_s:.0f} s {where} both ring neighbours: set it right."
+    if terms.stale:
+        yield f"{node} was away for longer than deletions are remembered: it teaches no old values."
+    if terms.returned:
+        yield (
+            f"{node} has quarantined {terms.returned} batches that no other member has: their keys "
+            "may have been deleted while it was away. Publish them again if they are needed."
+        )
+    limit = terms.acting.policy.max_bytes if terms.acting is not None else None
+    if limit is not None and terms.disk_bytes > DISK_SHARE_MAX * limit + DISK_SLACK_BYTES:
+        share = terms.disk_bytes / limit
+        yield f"{node} uses {share:.1f} times the limit of the topic on its disk: check its log."
 
 
 def _clock_warnings(offsets_us: Mapping[NodeId, int]) -> Iterator[str]:

@@ -8,15 +8,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
+from skipring.api.charter import TopicCharter
 from skipring.api.cursor import Start
 from skipring.api.keyvalue import BYTES, KeyValue, KeyValueSession
 from skipring.api.ordered_reader import order_plan
 from skipring.api.session import Session, new_session
 from skipring.api.subscription import Subscription
-from skipring.api.topic_session import TopicSession
+from skipring.api.topic_session import TopicSession, checked_topic
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError, UnconfirmedWarning
 from skipring.node.drain import DRAIN_S
+from skipring.node.settings import POLICY_DELAY_S
 
 
 class Connection:
@@ -98,6 +100,10 @@ class Connection:
         plan = order_plan(order, wait_s=wait, late=late, tick_s=self._session.settings.tick_s)
         return Subscription(TopicSession(self._session, topic, start, plan))
 
+    def charter(self, topic: TopicId) -> TopicCharter:
+        """Return the charter of a topic: its limits by age, number and size, and compaction."""
+        return TopicCharter(self._session, checked_topic(topic))
+
     def keyvalue(self, topic: TopicId) -> KeyValue[bytes]:
         """Return a key-value view of a topic; its ``async with`` block joins and leaves the ring.
 
@@ -118,6 +124,7 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first are optiona
     cert: str | Path | None = None,
     key: str | Path | None = None,
     drain_s: float = DRAIN_S,
+    policy_delay_s: float = POLICY_DELAY_S,
 ) -> Connection:
     """Return a connection to a cluster, for use in ``async with``.
 
@@ -126,7 +133,8 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first are optiona
     127.0.0.1:7400. With a data directory the node stores its name and all publications there;
     without one they are in memory. ``ca``, ``cert`` and ``key`` are files of ``skipring certs``;
     without them the node is restricted to loopback. When a subscription ends it waits, at most
-    ``drain_s``, until another member has its publications; 0 disables the wait. Raise InputError
+    ``drain_s``, until another member has its publications; 0 disables the wait. A policy of
+    a topic that this node sets takes effect after ``policy_delay_s``. Raise InputError
     for an invalid argument; the error names it.
     """
     session = new_session(
@@ -140,5 +148,6 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first are optiona
         cert=cert,
         key=key,
         drain_s=drain_s,
+        policy_delay_s=policy_delay_s,
     )
     return Connection(session)

@@ -9,6 +9,7 @@ from typing import Final, Self
 from msgspec import Struct
 
 from skipring.core.limits import CHAIN_BYTES, shown
+from skipring.core.log import TRIMMED_CHAIN
 from skipring.core.peers import TopicId
 from skipring.errors import CursorError, InputError
 from skipring.order.gaps import Order
@@ -103,7 +104,11 @@ class Cursor(Struct, frozen=True):
         if self.offset == 0:  # no publication is before it, in any epoch
             return True
         is_there = self.epoch == log.epoch and self.offset <= log.durable_end
-        return is_there and log.chain_at(self.offset) == self.chain
+        if not is_there:
+            return False
+        # Retention may have removed the batch before the offset.
+        found = log.chain_at(self.offset)
+        return found == self.chain or TRIMMED_CHAIN in (found, self.chain)
 
 
 def _saved_order(text: str, offset: int) -> SavedOrder:

@@ -13,25 +13,15 @@ from msgspec import Struct
 from skipring.api.reader import DeliveredPublication
 from skipring.core.limits import KEY_BYTES_MAX, shown
 from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
+from skipring.core.publications import DELETED, Publication, Revision
 from skipring.errors import InputError
 
 # Headers of a write. Each has a decimal number as its value.
-DELETED: Final = "skipring.deleted"  # 1 for a tombstone
 AFTER: Final = "skipring.after"  # the time of the value that the writer replaced
 UNTIL: Final = "skipring.until"  # the end of a lease
-RESERVED: Final = "\x00"  # first character of the keys that skipring uses itself
 DIGITS_MAX: Final = 19
 
 _V = TypeVar("_V")
-
-
-class Revision(Struct, frozen=True, order=True):
-    """Place of a write in the order of all writes of its key; the highest one is the value."""
-
-    time: int  # microseconds since the epoch
-    publisher: NodeId
-    seq: int
 
 
 class Entry(Struct, Generic[_V], frozen=True):
@@ -152,7 +142,9 @@ class KeyValueTable:
         if not publication.key or publication.key[0] == 0:
             return None
         key, headers = text_of_key(publication.key), publication.headers
-        revision = Revision(publication.time, publication.publisher, publication.seq)
+        revision = Revision(
+            publication.time, publication.publisher, publication.seq, publication.id
+        )
         known = self._known(key)
         if known is not None and revision <= known:
             return None

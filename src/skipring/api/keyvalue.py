@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from time import time_ns
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 from weakref import WeakSet
@@ -13,9 +12,9 @@ from weakref import WeakSet
 import msgspec
 from msgspec.structs import replace
 
+from skipring.api.charter import newest_charter, publish_policy, wait_for_charter
 from skipring.api.key_value_table import (
     AFTER,
-    DELETED,
     UNTIL,
     Change,
     Entry,
@@ -29,6 +28,8 @@ from skipring.api.subscription import Record, Subscription
 from skipring.api.topic_session import TopicSession
 from skipring.core.limits import shown
 from skipring.core.peers import TopicId
+from skipring.core.publications import DELETED
+from skipring.core.retention.charter import Policy
 from skipring.errors import InputError, SkipringError
 
 RENEWALS: Final = 3  # of a lease in its time: two of them may fail
@@ -305,13 +306,34 @@ class KeyValueSession:
 
     def now_us(self) -> int:
         """Return the time by which leases end."""
-        return time_ns() // 1000
+        return self.session.now_us()
 
     async def open(self) -> None:
         """Join the topic and read the stored publications."""
         await self._subscription.__aenter__()
+        try:
+            await self._ensure_compacted()
+        except BaseException:
+            await self._subscription.leave()
+            raise
         self.task = asyncio.create_task(self._follow())
         await self.catch_up()
+
+    async def _ensure_compacted(self) -> None:
+        """Make an empty topic a compacted one; raise InputError if it has uncompacted records."""
+        session = self.session
+        machine = session.host.machine(session.topic)
+        assert machine is not None, "a node that has subscribed has a machine"
+        await wait_for_charter(session.connection, machine, is_enough_known=True)
+        charter = newest_charter(machine)
+        if charter is None and not machine.replica.log.records:
+            await publish_policy(session.connection, machine, Policy(compact=True))
+        elif charter is None or not charter.policy.compact:
+            raise InputError(
+                f"{shown(session.topic)} is not compacted, so old values of its keys would stay; "
+                "set compact=True in its charter, or choose another topic",
+                parameter="topic",
+            )
 
     async def close(self) -> None:
         """Leave the topic; watches end."""

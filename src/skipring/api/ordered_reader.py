@@ -27,6 +27,7 @@ from skipring.core.batches import RecordBatch
 from skipring.core.effects import Deliver
 from skipring.core.limits import shown
 from skipring.core.log import Log
+from skipring.core.retention.charter import RESERVED
 from skipring.errors import InputError
 from skipring.order.gaps import HELD, Gap, GapLog, Order, Place, Release, place_of
 from skipring.order.publisher_order import PublisherOrder
@@ -126,6 +127,11 @@ class OrderedReader:
         return self._order.held_records
 
     @property
+    def expired(self) -> int:
+        """Return the number of publications that were removed before they were read."""
+        return self._source.expired
+
+    @property
     def is_open(self) -> bool:
         """Return True until the reader is closed."""
         return self._source.is_open
@@ -207,6 +213,8 @@ class OrderedReader:
 
     def _add(self, batch: RecordBatch, publications: list[DeliveredPublication]) -> None:
         first, end = publications[0].seq, publications[-1].seq + 1
+        if batch.count == 1 and (publications[0].key or b"").startswith(RESERVED):
+            publications = []  # its number has a place in the order
         if self._since or self._history_before:
             publications = [each for each in publications if self._is_wanted(each)]
         if batch.unordered:
@@ -254,14 +262,23 @@ class OrderedReader:
         """End the history: later arrivals by repair are new publications."""
         self._history_end = min(self._history_end, self._source.end)
 
-    def on_tick(self, now_s: float, clock_us: int, confirmed_s: float, *, is_history: bool) -> None:
+    def on_tick(
+        self,
+        now_s: float,
+        clock_us: int,
+        confirmed_s: float,
+        *,
+        is_history: bool,
+        floor: int = 0,
+    ) -> None:
         """Release what is overdue, once everything that arrived before an earlier tick was read.
 
         The ring neighbours have confirmed at ``confirmed_s`` that they have the same publications.
-        Nothing is overdue while the history arrives.
+        Nothing is overdue while the history arrives. The topic retains no publications with a time
+        below ``floor``.
         """
         order, source = self._order, self._source
-        order.on_time(now_s, clock_us)
+        order.on_time(now_s, clock_us, floor)
         if is_history:
             self._mark_end, self._mark = source.end, (-inf, -inf)
             return

@@ -15,6 +15,7 @@ from skipring.core.batches import BatchRecord, RecordBatch, batch_part
 from skipring.core.effects import Deliver, Origin
 from skipring.core.log import Log, PageLimits
 from skipring.core.peers import NodeId
+from skipring.core.retention.charter import is_reserved
 from skipring.order.gaps import Gap, GapLog
 from skipring.order.saved_order import SavedOrder
 
@@ -141,6 +142,7 @@ class Reader:
         self._stored: _ReadableBatch | None = None  # read from the log, and partly handed out
         self._waiting: list[asyncio.Future[bool]] = []  # callers that wait for an arrival
         self._is_open = True
+        self.expired = 0  # publications that the policy of the topic removed before they were read
 
     @property
     def offset(self) -> int:
@@ -155,7 +157,8 @@ class Reader:
     @property
     def lag(self) -> int:
         """Return the number of unread publications."""
-        absent = self._log.count_absent(self._next, self._end)
+        log = self._log
+        absent = log.count_absent(self._next, self._end) + log.count_trimmed(self._next, self._end)
         return max(self._end - self._next - self._skipped_count - absent, 0)
 
     @property
@@ -234,7 +237,7 @@ class Reader:
         self._next = end = start + 1
         if end == batch.end:
             self._drop_oldest()
-        return _between(batch, start, end)
+        return [] if is_reserved(batch.records) else _between(batch, start, end)
 
     def fetch(self, limit: int, end: int | None = None) -> list[DeliveredPublication]:
         """Return up to ``limit`` available publications before an offset; skips may leave fewer.
@@ -254,8 +257,9 @@ class Reader:
             batch = fresh if fresh is not None and fresh.start <= start else self._stored
             if batch is not None:
                 some = self._read(batch, start, min(end, start + limit))
-                limit -= len(some)
-                found += some
+                if not is_reserved(batch.records):
+                    limit -= len(some)
+                    found += some
             elif reads < READ_AT_ONCE:
                 reads += 1
                 self._read_log()
@@ -305,8 +309,9 @@ class Reader:
         return found
 
     def _read_log(self) -> None:
-        """Read the batch at the current offset; skip lost and unreadable offsets up to the next."""
-        entries, following = self._log.read_page(self._next, self._log.end, _ONE)
+        """Read the batch at the current offset; skip offsets without one up to the next."""
+        begin = self._next
+        entries, following = self._log.read_page(begin, self._log.end, _ONE)
         for entry in entries:  # at most one
             start, records = entry.offset, _records(entry.batch)
             following = start if records else entry.end
@@ -316,7 +321,9 @@ class Reader:
         # A corrupt batch is skipped: the node discards it, and it arrives again.
         ahead = [self._fresh[0].start] if self._fresh else []
         ahead += [self._skipped[0].start] if self._skipped else []
-        self._advance(max(self._next, min([following, *ahead])))
+        self._advance(max(begin, min([following, *ahead])))
+        if self._next > begin:
+            self.expired += self._log.count_trimmed(begin, self._next)
 
     def _advance(self, offset: int) -> None:
         """Continue at an offset; drop the batches before it."""

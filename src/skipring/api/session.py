@@ -29,7 +29,7 @@ from skipring.net.sockets import why_not_listening
 from skipring.node.drain import DRAIN_S, Departure
 from skipring.node.group_commit import opened
 from skipring.node.host import NodeHost
-from skipring.node.settings import FLUSHES_PER_TICK, NodeSettings, node_id
+from skipring.node.settings import FLUSHES_PER_TICK, POLICY_DELAY_S, NodeSettings, node_id
 from skipring.security.credentials import may_act_as
 from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import LogStore
@@ -191,10 +191,12 @@ def new_session(  # noqa: PLR0913  (the parameters of skipring.connect)
     cert: str | Path | None = None,
     key: str | Path | None = None,
     drain_s: float = DRAIN_S,
+    policy_delay_s: float = POLICY_DELAY_S,
 ) -> Session:
     """Return a session for the arguments of ``skipring.connect``; raise the same InputError."""
     _check_seconds(tick_s, "tick_s", " above 0", is_allowed=False)
-    _check_seconds(drain_s, "drain_s", ", 0 or more", is_allowed=drain_s == 0)
+    for value, parameter in ((drain_s, "drain_s"), (policy_delay_s, "policy_delay_s")):
+        _check_seconds(value, parameter, ", 0 or more", is_allowed=value == 0)
     if url is not None and not isinstance(url, str):
         raise InputError(f"expected a text, got {type(url).__name__}", parameter="url")
     directory = None if data_dir is None else Path(data_dir).expanduser()
@@ -204,11 +206,7 @@ def new_session(  # noqa: PLR0913  (the parameters of skipring.connect)
         split_address(advertise, "advertise", is_secured=is_secured)
         advertise = parse_address(advertise, "advertise")
     host, port = _listen_address(listen, access.supervisors[0], is_secured=is_secured)
-    if is_anywhere(host) and advertise is None:
-        raise InputError(
-            f"peers cannot dial {host}; give the address that they dial in advertise",
-            parameter="listen",
-        )
+    _check_dialled(host, advertise)
     settings = NodeSettings(
         supervisors=access.supervisors,
         tick_s=tick_s,
@@ -216,9 +214,19 @@ def new_session(  # noqa: PLR0913  (the parameters of skipring.connect)
         advertised=advertise,
         credentials=credentials,
         drain_s=drain_s,
+        policy_delay_s=policy_delay_s,
     )
     node = _node_name(name, directory, credentials)
     return Session(settings, listen=(host, port), data_dir=directory, name=node)
+
+
+def _check_dialled(host: str, advertise: str | None) -> None:
+    """Raise InputError if peers have no address to dial."""
+    if is_anywhere(host) and advertise is None:
+        raise InputError(
+            f"peers cannot dial {host}; give the address that they dial in advertise",
+            parameter="listen",
+        )
 
 
 def _check_seconds(value: object, parameter: str, what: str, *, is_allowed: bool) -> None:

@@ -16,6 +16,7 @@ from skipring.api.topic_session import Health, TopicSession
 from skipring.core.batches import RECORDS_MAX, BatchRecord, check_record
 from skipring.core.limits import PAYLOAD_BYTES_MAX
 from skipring.core.peers import TopicId
+from skipring.core.retention.charter import RESERVED
 from skipring.errors import InputError, MessageError, SkipringError, StorageError
 from skipring.node.publisher import REPLICAS_TIMEOUT_S
 from skipring.observability.clock import BEFORE_1970, publication_time_us
@@ -184,10 +185,13 @@ class Subscription:
         is_plain = type(payload) is bytes and key is None and not headers
         if is_plain and len(payload) <= PAYLOAD_BYTES_MAX:
             return BatchRecord(payload, now)
+        encoded = None if key is None else _as_bytes(key, "key")
+        if encoded is not None and encoded.startswith(RESERVED):
+            raise InputError("keys that start with a zero byte are reserved", parameter="key")
         record = BatchRecord(
             _as_bytes(payload, "payload"),
             now,
-            None if key is None else _as_bytes(key, "key"),
+            encoded,
             _as_headers(headers or {}),
         )
         try:
@@ -275,6 +279,11 @@ class Subscription:
         reaches them.
         """
         return self._session.reader.lag
+
+    @property
+    def expired(self) -> int:
+        """Return the number of publications that the policy removed before they were read here."""
+        return self._session.reader.expired
 
     def cursor(self) -> Cursor:
         """Return the position after the last publication that was handed out, to start there again.

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from skipring.api.cursor import Cursor, Start, checked_start
+from skipring.api.cursor import EPOCH, MICROSECOND, Cursor, Start, checked_start
 from skipring.api.ordered_reader import Item, OrderedReader, OrderPlan
 from skipring.api.reader import Reader
 from skipring.api.session import Session
@@ -75,7 +75,7 @@ class TopicSession:
         unread: Unread = _nothing_unread,
         prefix: str = "async ",
     ) -> None:
-        self.topic = _checked_topic(topic)
+        self.topic = checked_topic(topic)
         self._session = session
         self._plan = plan  # None: the order of arrival
         self._start = checked_start(start)
@@ -96,6 +96,11 @@ class TopicSession:
         self._order_ticker = Timer(self._tick_order, step_s, session.rng)
         if session.is_connected:  # otherwise ``open`` fails
             self._check_start()
+
+    @property
+    def connection(self) -> Session:
+        """Return the session of the connection."""
+        return self._session
 
     @property
     def host(self) -> NodeHost:
@@ -210,14 +215,22 @@ class TopicSession:
         reader, machine = self.reader, self.host.machine(self.topic)
         if machine is None or not isinstance(reader, OrderedReader):
             return
+        retention = machine.replica.retention
         reader.on_tick(
             monotonic(),
-            time_us(),
+            self.now_us(),
             self._sync.confirmed_s(),
             is_history=machine.replication.is_backfilling,
+            floor=retention.floors.stamps.rows if retention is not None else 0,
         )
         if reader.is_waiting:
             self._ask_neighbours()
+
+    def now_us(self) -> int:
+        """Return the time by the topic's clock, or by the own one without a charter."""
+        machine = self.host.machine(self.topic)
+        retention = machine.replica.retention if machine is not None else None
+        return time_us() - (retention.clock.deviation if retention is not None else 0)
 
     def _end_history_in_sync(self) -> None:
         """End the history and the timer once all neighbours are in sync: there is only one."""
@@ -250,6 +263,7 @@ class TopicSession:
         ]
         if self.host.durability.error is not None:
             reasons.append("the last publications could not be written to the disk")
+        reasons += self._terms_reasons()
         if reasons:
             return self._health(HealthState.DEGRADED, reasons)
         reasons = [
@@ -257,7 +271,29 @@ class TopicSession:
             for node in neighbours
             if node not in self._sync
         ]
-        return self._health(HealthState.SYNCING if reasons else HealthState.STABLE, reasons)
+        state = HealthState.SYNCING if reasons else HealthState.STABLE
+        return self._health(state, (*reasons, *self._trimmed()))
+
+    def _terms_reasons(self) -> Iterable[str]:
+        """Return why the retention of the topic is degraded at this node."""
+        machine = self.host.machine(self.topic)
+        retention = machine.replica.retention if machine is not None else None
+        if retention is None:
+            return
+        if retention.clock.is_off:
+            ahead_s = retention.clock.deviation / 1_000_000
+            where = "ahead of" if ahead_s > 0 else "behind"
+            yield f"the clock is {abs(ahead_s):.0f} s {where} both neighbours"
+        if retention.is_stale:
+            yield "this node was away for longer than deletions are remembered"
+
+    def _trimmed(self) -> Iterable[str]:
+        """Return what the policy has removed here."""
+        machine = self.host.machine(self.topic)
+        retention = machine.replica.retention if machine is not None else None
+        floor = retention.floors.stamps.rows if retention is not None else 0
+        if floor and self.host.logs.dropped[self.topic]:
+            yield f"trimmed up to {EPOCH + floor * MICROSECOND:%Y-%m-%d %H:%M:%S} UTC"
 
     def _health(self, state: HealthState, reasons: Iterable[str]) -> Health:
         return Health(state, tuple(reasons), self.reader.lag)
@@ -294,7 +330,7 @@ class TopicSession:
         return machine.ring_neighbours()
 
 
-def _checked_topic(topic: object) -> TopicId:
+def checked_topic(topic: object) -> TopicId:
     """Return a valid topic; raise InputError for any other value."""
     if not isinstance(topic, str):
         raise InputError(f"expected a text, got {type(topic).__name__}", parameter="topic")

@@ -10,6 +10,7 @@ from threading import Lock
 from time import monotonic
 from typing import Final, ParamSpec, Self, TypeVar
 
+from skipring.api.charter import TopicCharter as AsyncTopicCharter
 from skipring.api.cursor import Cursor, Start
 from skipring.api.keyvalue import BYTES, KeyValueSession
 from skipring.api.keyvalue import KeyValue as AsyncKeyValue
@@ -18,7 +19,8 @@ from skipring.api.reader import Publication, Reader
 from skipring.api.session import Session, new_session
 from skipring.api.subscription import READ_MANY, Record, check_limit
 from skipring.api.subscription import Subscription as AsyncSubscription
-from skipring.api.topic_session import Health, TopicSession
+from skipring.api.topic_session import Health, TopicSession, checked_topic
+from skipring.blocking.charter import TopicCharter
 from skipring.blocking.keyvalue import KeyValue
 from skipring.blocking.loop_thread import LoopThread
 from skipring.core.peers import NodeId, TopicId
@@ -88,6 +90,10 @@ class Connection:
         )
         found = self._thread.run(make) if self._thread.is_running else make()
         return Subscription(self._thread, found, ahead)
+
+    def charter(self, topic: TopicId) -> TopicCharter:
+        """Return the charter of a topic: its limits by age, number and size, and compaction."""
+        return TopicCharter(self._thread, AsyncTopicCharter(self._session, checked_topic(topic)))
 
     def keyvalue(self, topic: TopicId) -> KeyValue[bytes]:
         """Return a key-value view of a topic; its ``with`` block joins and leaves the ring."""
@@ -282,6 +288,11 @@ class Subscription:
     def lag(self) -> int:
         """Return the number of publications that are stored here and unread."""
         return self.health().lag
+
+    @property
+    def expired(self) -> int:
+        """Return the number of publications that the policy removed before they were read here."""
+        return self._session.reader.expired
 
     def cursor(self) -> Cursor:
         """Return the position after the last publication handed out, to start there again."""

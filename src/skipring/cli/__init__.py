@@ -21,6 +21,7 @@ from skipring.cli.pub_sub import pub, sub
 from skipring.cli.ring import doctor, explain, ring
 from skipring.cli.simulate import shrink, simulate
 from skipring.cli.top import dashboard, top, topics
+from skipring.cli.topic import topic
 from skipring.errors import InputError, SkipringError, UnreachableError
 
 
@@ -32,7 +33,7 @@ def skipring() -> None:
 
 COMMANDS: Final = (
     *(dev, demo, simulate, shrink, bench),
-    *(supervisor, node, pub, sub, kv, topics),
+    *(supervisor, node, pub, sub, kv, topic, topics),
     *(ring, doctor, explain, top, dashboard, chaos),
     *(certs, context, completion, lab, pipeline),
 )

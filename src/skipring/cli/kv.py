@@ -58,7 +58,7 @@ def put(*, topic: str, key: str, value: str | None, access: Access, wait: float)
 @_wait
 def delete(*, topic: str, key: str, access: Access, wait: float) -> None:
     """Delete KEY. The command ends once a member has the deletion on disk."""
-    from skipring.api.key_value_table import DELETED
+    from skipring.core.publications import DELETED
 
     _write(access, topic, key, b"", wait, {DELETED: "1"})
 

@@ -22,6 +22,7 @@ from skipring.cli.options import (
     option,
     tick_option,
 )
+from skipring.errors import InputError
 
 if TYPE_CHECKING:
     from skipring.net.access import Access
@@ -77,12 +78,22 @@ def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> 
     env=True,
 )
 @option("--name", "Name of the node.  [default: as its certificate, or random]", "ID", env=True)
+@option(
+    "--clock-offset",
+    "With --chaos: add SECONDS to the clock of this machine.",
+    "SECONDS",
+    type=float,
+    default=0.0,
+)
+@duration_option("--policy-delay", "Time until a new policy takes effect.", "10m", env=True)
 @duration_option("--drain", "On stop, wait at most TIME for the handover.", "30s", env=True)
 def node(
     access: Access,
     topics: tuple[str, ...],
     name: str | None,
     drain: float,
+    policy_delay: float,
+    clock_offset: float,
     **options: Any,  # noqa: ANN401
 ) -> int:
     """Run a node that stores and forwards publications.
@@ -94,7 +105,11 @@ def node(
     """
     from skipring.node.process import run, serve_node
 
-    settings, place = _settings(access, {"drain_s": drain}, **options)
+    if clock_offset and not options["chaos"]:
+        raise InputError("it needs --chaos", parameter="clock_offset")
+    more = {"drain_s": drain, "policy_delay_s": policy_delay}
+    more |= {"clock_offset_us": round(clock_offset * 1_000_000)}
+    settings, place = _settings(access, more, **options)
     again = _supervisors_reader(click.get_current_context(), access)
     stop = run(
         serve_node(settings, place, topics, name=name, announce=_announce, supervisors_again=again)

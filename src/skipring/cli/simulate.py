@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # The defaults are those of the scenario: a missing option must not override a scenario file.
 _run_options: Final = apply_options(
-    option("--mode", "Set of rules: fast, fixed or paper.  [default: fast]"),
+    option("--mode", "Set of rules: fast, fixed, paper or deterministic.  [default: fast]"),
     option(
         "--eager",
         "Disable deferral, as for proofs.  [default: the settings of a live node]",

@@ -28,6 +28,7 @@ class GapReason(StrEnum):
     ABSENT = "absent"  # the ring neighbours have confirmed that they do not have them either
     TIMEOUT = "timeout"  # they did not arrive in time
     FULL = "full"  # too many publications were held back
+    EXPIRED = "expired"  # they are older than the topic retains
     FORGOTTEN = "forgotten"  # the reader no longer knew the sequence; it may have handed them out
 
 

@@ -62,6 +62,7 @@ class PublisherOrder(Generic[P]):
         self._waiting: dict[Sequence, _Progress[P]] = {}  # those that hold back publications
         self._ties = 0
         self._has_forgotten = False
+        self._floor = 0  # the topic retains no publications with an earlier time
         self.now = 0.0
         self.held_records = 0
         self.held_bytes = 0
@@ -169,10 +170,10 @@ class PublisherOrder(Generic[P]):
 
     # -- time --------------------------------------------------------------------------------
 
-    def on_time(self, now_s: float, clock_us: int = 0) -> None:
-        """Set the time, which only rises; the clock does not matter."""
+    def on_time(self, now_s: float, clock_us: int = 0, floor: int = 0) -> None:
+        """Set the time, which only rises, and the floor of the topic; the clock does not matter."""
         del clock_us
-        self.now = now_s
+        self.now, self._floor = now_s, floor
 
     def expire(self, until: float, confirmed_s: float) -> list[Release[P] | Gap]:
         """Report gaps that are overdue, if everything that arrived before ``until`` was added.
@@ -181,11 +182,16 @@ class PublisherOrder(Generic[P]):
         """
         out: list[Release[P] | Gap] = []
         for key, progress in list(self._waiting.items()):
-            while progress.held and (reason := self._overdue(progress.since, until, confirmed_s)):
+            while progress.held and (reason := self._overdue(progress, until, confirmed_s)):
                 self._skip_missing(key, reason, out)
         return out
 
-    def _overdue(self, since: float, until: float, confirmed_s: float) -> GapReason | None:
+    def _overdue(
+        self, progress: _Progress[P], until: float, confirmed_s: float
+    ) -> GapReason | None:
+        following, since = progress.held[0][4], progress.since
+        if following and 0 < following[0].time < self._floor:  # those before it are older
+            return GapReason.EXPIRED
         if until - since >= TIMEOUT_WAITS * self._wait_s:
             return GapReason.TIMEOUT
         is_absent = until - since >= self._wait_s and confirmed_s >= since

@@ -84,12 +84,13 @@ class TimeOrder(Generic[P]):
 
     # -- time --------------------------------------------------------------------------------
 
-    def on_time(self, now_s: float, clock_us: int) -> None:
+    def on_time(self, now_s: float, clock_us: int, floor: int = 0) -> None:
         """Set the clock, in microseconds since the epoch, at a time that only rises.
 
         A clock that was set back continues at half its speed until the real one reaches it, so no
         publication is held back for more than four times ``wait_s``.
         """
+        del floor  # this order misses no numbers
         elapsed_s = 0.0 if self._monotonic_s is None else max(now_s - self._monotonic_s, 0.0)
         self._monotonic_s = now_s
         self.now = max(clock_us, self.now + int(elapsed_s * SECOND_US / 2))

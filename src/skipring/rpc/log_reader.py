@@ -66,12 +66,15 @@ class LogRange(Struct, frozen=True, kw_only=True):
     has_contents: bool = True
     has_payloads: bool = True
     where: RecordFilter = EVERY_RECORD
+    departed: int | None = None  # batches that were dropped after this number, not stored ones
 
     def request(self) -> Callable[..., LogRequest]:
         """Return the request for a page, without its place."""
         if self.where == EVERY_RECORD and (self.has_payloads or not self.has_contents):
-            return partial(FetchLog, contents=self.has_contents)
-        return partial(FetchRecords, payloads=self.has_payloads, where=self.where)
+            return partial(FetchLog, contents=self.has_contents, departed=self.departed)
+        return partial(
+            FetchRecords, payloads=self.has_payloads, where=self.where, departed=self.departed
+        )
 
 
 async def survey(

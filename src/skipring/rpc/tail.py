@@ -20,6 +20,7 @@ from skipring.core.limits import NUMBER_MAX, listed
 from skipring.core.log_messages import LogPage
 from skipring.core.peers import TopicId
 from skipring.core.publications import Publication
+from skipring.core.retention.charter import RESERVED
 from skipring.errors import SkipringError, UnreachableError
 from skipring.net.access import Access
 from skipring.observability.clock import time_us
@@ -241,6 +242,10 @@ class TopicTail:
         start, self._next = self._next, survey.end if page.next is None else page.next
         return self._fresh(page, start)
 
+    def _is_wanted(self, publication: Publication) -> bool:
+        is_reserved = (publication.key or b"").startswith(RESERVED)
+        return publication.time >= self._since and not is_reserved
+
     def _fresh(self, page: LogPage, start: int) -> list[TailBatch]:
         """Return the batches of a page that are genuine and not yet returned."""
         fresh: list[TailBatch] = []
@@ -248,6 +253,6 @@ class TopicTail:
             mark = batch.id[:SEEN_BYTES]
             if mark not in self._seen and publications:
                 self._seen.add(mark)
-                wanted = [each for each in publications if each.time >= self._since]
+                wanted = [each for each in publications if self._is_wanted(each)]
                 fresh.append(TailBatch(batch, publications[0].seq, wanted))
         return fresh

@@ -1,0 +1,144 @@
+"""Retention in live rings: disk space, a kill between trim and commit, members that return."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import skipring
+from skipring.core.subscriber import Subscriber
+from skipring.node.settings import NodeSettings
+from skipring.testing import Cluster
+from tests.support.connections import DEADLINE_S
+
+TICK_S = 0.02
+MIB = 1 << 20
+HOUR_US = 3_600_000_000
+
+
+def machine_of(cluster: Cluster, name: str) -> Subscriber:
+    machine = cluster.node(name).machine("t")
+    assert machine is not None
+    return machine
+
+
+def disk_bytes(directory: Path) -> int:
+    """Return the size of the segments of all topics in a directory."""
+    return sum(file.stat().st_size for file in directory.rglob("*.log"))
+
+
+@pytest.mark.heavy
+async def test_ten_times_the_limit_needs_little_more_disk_than_the_limit(tmp_path: Path) -> None:
+    async with (
+        Cluster(n=3, topic="t", data_dir=tmp_path / "ring") as cluster,
+        skipring.connect(cluster.url, tick_s=0.05, data_dir=tmp_path / "app") as node,
+        node.subscribe("t", start="new") as topic,
+    ):
+        directories = [tmp_path / "app", *(tmp_path / "ring" / name for name in cluster.nodes)]
+        await node.charter("t").set(max_bytes=MIB)
+        largest = 0
+        for _ in range(80):
+            await topic.publish_many([bytes(4096)] * 32)  # 128 KiB
+            await topic.read_available()
+            largest = max(largest, *map(disk_bytes, directories))
+        await topic.synced(DEADLINE_S)
+        sizes = [machine_of(cluster, name).replica.log.extents() for name in cluster.nodes]
+        assert largest <= 2.2 * MIB * 17 / 16
+        assert all(sum(each.size_bytes for each in found) >= MIB * 0.9 for found in sizes)
+
+
+KILLED = """
+    import asyncio, os, signal, sys
+    import skipring
+    from skipring.core.effects import Drop
+
+    apply = Drop.apply
+    def apply_and_die(self, log):
+        count = apply(self, log)
+        if count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return count
+    Drop.apply = apply_and_die
+
+    async def publish():
+        async with (
+            skipring.connect(sys.argv[1], data_dir=sys.argv[2], tick_s=0.05) as node,
+            node.subscribe("t") as topic,
+        ):
+            await node.charter("t").set(max_count=16)
+            for number in range(1000):
+                await topic.publish(b"%d" % number)
+                print(number, flush=True)
+
+    asyncio.run(publish())
+"""
+
+
+async def test_kill_between_trim_and_commit_loses_nothing_and_trims_again(tmp_path: Path) -> None:
+    async with Cluster(n=0) as cluster:
+        words = (sys.executable, "-c", dedent(KILLED), cluster.url, str(tmp_path))
+        process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
+        out, _ = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+        assert process.returncode == -signal.SIGKILL
+        last = int(out.split()[-1])  # acknowledged
+        async with (
+            skipring.connect(cluster.url, data_dir=tmp_path, tick_s=TICK_S, drain_s=0) as node,
+            node.subscribe("t") as topic,
+        ):
+            found = [int(each.payload) for each in await topic.read_available()]
+            assert set(range(max(last - 15, 0), last + 1)) <= set(found)
+            await topic.publish_many([b"0"] * 20)
+            async with asyncio.timeout(DEADLINE_S):
+                while not any("trimmed" in each for each in topic.health().reasons):
+                    await topic.publish(b"0")
+
+
+@pytest.mark.heavy
+async def test_member_away_for_longer_than_the_grace_resurrects_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offset_us = 0
+
+    def clocks(_: NodeSettings) -> tuple[int, int]:
+        return time.time_ns() // 1000 + offset_us, time.monotonic_ns() // 1000
+
+    def is_confirmed(name: str) -> bool:
+        retention = machine_of(cluster, name).replica.retention
+        since = time.time_ns() // 1000 + offset_us - HOUR_US
+        return retention is not None and retention.last_confirmed > since
+
+    monkeypatch.setattr(NodeSettings, "clocks", clocks)
+    async with (
+        Cluster(n=7, topic="t", data_dir=tmp_path) as cluster,
+        skipring.connect(cluster.url, tick_s=0.05, drain_s=0) as node,
+        node.keyvalue("t") as view,
+    ):
+        await view.put_many({f"k{number}": b"old" for number in range(12)})
+        await view.ready()
+        logs = {name: machine_of(cluster, name).replica.log for name in cluster.nodes}
+        await cluster.until(lambda: all(log.records == 13 for log in logs.values()))
+        away = cluster.nodes[3]
+        cluster.kill(away)
+        del logs[away]
+        for number in range(6):
+            await view.delete(f"k{number}")
+        await cluster.until(lambda: all(log.records == 13 for log in logs.values()))
+        for days in (10, 20, 30, 40):  # deletions are remembered for 30 days
+            offset_us = days * 86_400 * 1_000_000
+            await cluster.until(lambda: all(map(is_confirmed, logs)), DEADLINE_S)
+        await cluster.until(lambda: all(log.records == 7 for log in logs.values()), DEADLINE_S)
+        await cluster.restart(away)
+        returned = machine_of(cluster, away).replica
+        await cluster.until(lambda: len(returned.trie()) == 7, DEADLINE_S)
+        retention = returned.retention
+        assert retention is not None
+        await cluster.until(lambda: not retention.is_stale, DEADLINE_S)
+        assert all(log.records == 7 for log in logs.values())
+        assert view.keys() == [f"k{number}" for number in (10, 11, 6, 7, 8, 9)]
