@@ -42,6 +42,7 @@ from skipring.core.messages import (
     RequestHandover,
     SetConfiguration,
     Subscribe,
+    Terms,
     TrieEqual,
     Unsubscribe,
     Want,
@@ -49,6 +50,7 @@ from skipring.core.messages import (
 from skipring.core.peers import EdgeKind, NodeId, Peer
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import ID_BYTES
+from skipring.core.retention.floors import FloorStamps
 from skipring.core.state import LivenessState
 from skipring.core.summaries import DIGEST_BYTES, RangeSummary, Summary
 from skipring.wire.chaos import (
@@ -116,10 +118,10 @@ SAMPLES: Final[tuple[WireMessage, ...]] = (
     IntroduceShortcut(_peer("1", "b")),
     RemoveConnections("b"),
     Digest("a", 258),
-    CheckTrie("a", (_CLAIM,), 5, confirm=True),
-    CheckAndPublish("a", (_CLAIM,), 5, (_LEAVES,)),
+    CheckTrie("a", (_CLAIM,), 5, confirm=True, terms=bytes(range(8))),
+    CheckAndPublish("a", (_CLAIM,), 5, (_LEAVES,), bytes(range(8))),
     Publications((BATCH, BATCH), 5),
-    TrieEqual("a", bytes(16)),
+    TrieEqual("a", bytes(16), bytes(range(8))),
     PublishNew(BATCH, 3),
     PublishMany((BATCH, BATCH), 3),
     IHave("a", b"12345678", b"\x03"),
@@ -129,6 +131,7 @@ SAMPLES: Final[tuple[WireMessage, ...]] = (
     Draining("a", ("b",)),
     RequestHandover("a", 1),
     HandoverDone("a", 1, complete=True),
+    Terms("a", (BATCH,), FloorStamps(1, 2, 3), 1_700_000_000_000_000, asks=True),
     FindMembers(1, 8),
     MemberList(1, {"a": ADDRESS, "b": "[::1]:7401"}),
     ReportUnresponsive("b"),
@@ -169,7 +172,7 @@ SAMPLES: Final[tuple[WireMessage, ...]] = (
     FetchChanges(3),
     ChangePage(3, 9, (ChangeEntry(8, 1, "Introduce", "b", "left", "none", "(0, b)", "why"),)),
     GetLogInfo(5, 1, 9),
-    LogInfo(5, "5eed", 1, 2, 3, 3, (bytes(range(DIGEST_BYTES)), b""), bytes(CHAIN_BYTES)),
+    LogInfo(5, "5eed", 1, 2, 3, 3, (bytes(range(DIGEST_BYTES)), b""), bytes(CHAIN_BYTES), bytes(8)),
     FetchLog(5, "5eed", 1, 1, 1000, 4, 15, contents=True),
     FetchRecords(
         5,

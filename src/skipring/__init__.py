@@ -8,11 +8,12 @@ if TYPE_CHECKING:
     from skipring import blocking, errors
     from skipring.api.connection import Connection, connect
     from skipring.api.cursor import Cursor
-    from skipring.api.key_value_table import Change, Entry, Revision
+    from skipring.api.key_value_table import Change, Entry
     from skipring.api.keyvalue import KeyValue
     from skipring.api.reader import Publication
     from skipring.api.subscription import Record, Subscription
     from skipring.api.topic_session import Health, HealthState
+    from skipring.core.publications import Revision
     from skipring.order.gaps import Gap
 
 __all__ = [
@@ -45,7 +46,7 @@ _PUBLIC: Final = {
     "KeyValue": ("skipring.api.keyvalue", "KeyValue"),
     "Publication": ("skipring.api.reader", "Publication"),
     "Record": ("skipring.api.subscription", "Record"),
-    "Revision": ("skipring.api.key_value_table", "Revision"),
+    "Revision": ("skipring.core.publications", "Revision"),
     "Subscription": ("skipring.api.subscription", "Subscription"),
     "blocking": ("skipring.blocking", None),
     "connect": ("skipring.api.connection", "connect"),

@@ -108,7 +108,9 @@ class Cluster:
         self._n = n
         tick_s = tick_s if tick_s is not None else max(TICK_S, n * TICK_OF_A_NODE_S)
         flush_s = tick_s / FLUSHES_PER_TICK
-        self._settings = NodeSettings(tick_s=tick_s, flush_s=flush_s, is_chaotic=True)
+        self._settings = NodeSettings(
+            tick_s=tick_s, flush_s=flush_s, is_chaotic=True, policy_delay_s=0
+        )
         self._data_dir = data_dir
         directories = (f"supervisor-{number}" for number in range(supervisors))
         self._seats = [

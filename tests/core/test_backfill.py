@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from skipring.core import log_pages
 from skipring.core import replica as replica_module
-from skipring.core.antientropy import TransferTracker
 from skipring.core.backfill import (
     PATIENCE_TICKS,
     READ_TICKS_MAX,
@@ -38,6 +37,7 @@ from skipring.core.state import (
     LogExtent,
     SourceProgress,
 )
+from skipring.core.transfers import TransferTracker
 from skipring.sim.engine import World
 from skipring.sim.schedulers import Synchronous, run_rounds
 from skipring.world.snapshot import Parcel

@@ -27,7 +27,7 @@ from skipring.core.peers import EdgeKind, NodeId
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.shortcuts import Shortcuts
-from skipring.core.state import SupervisorState
+from skipring.core.state import SupervisorState, legitimate_state
 from skipring.core.summaries import DIGEST_BYTES, RangeSummary
 from skipring.sim.engine import World
 from skipring.sim.network_faults import Duplication, Fault
@@ -52,6 +52,7 @@ from tests.support.machines import (
     FIXED,
     ME,
     PAPER,
+    Scripted,
     asked,
     edges,
     hear,
@@ -59,6 +60,7 @@ from tests.support.machines import (
     only,
     peer,
     ring_at,
+    subscriber,
     written,
 )
 from tests.support.sessions import P, Party, Talk, limited, opaque, random_ids
@@ -69,7 +71,7 @@ RING = ["R1", "R2", "R8", "R9", "R10", "R11", "R12", "R13", "R14", "R15"]
 PUBLICATIONS = ["T3", "T4", "T6", "T8", "T10", "batch"]
 
 
-NAMES = [*RING, "R16", "R17", "S11", "B13", "k+1", *PUBLICATIONS]
+NAMES = [*RING, "R16", "R17", "S11", "B13", "k+1", *PUBLICATIONS, "D1"]
 
 
 def rules_on(rules: Rules) -> set[Rule]:
@@ -89,7 +91,8 @@ def test_every_rule_has_its_own_switch() -> None:
     [
         (Mode.PAPER, set()),
         (Mode.FIXED, {"R1", "R2", "R9", "B13", "k+1", *PUBLICATIONS}),
-        (Mode.FAST, set(NAMES)),
+        (Mode.FAST, set(NAMES) - {"D1"}),
+        (Mode.DETERMINISTIC, set(NAMES)),
     ],
 )
 def test_mode_is_a_set_of_rules(mode: Mode, names: set[str]) -> None:
@@ -99,7 +102,7 @@ def test_mode_is_a_set_of_rules(mode: Mode, names: set[str]) -> None:
 
 @pytest.mark.parametrize("rule", Rule)
 def test_single_rule_can_be_switched_off(rule: Rule) -> None:
-    assert rules_on(Rules.of(Mode.FAST, [rule])) == set(Rule) - {rule}
+    assert rules_on(Rules.of(Mode.DETERMINISTIC, [rule])) == set(Rule) - {rule}
 
 
 def test_fast_mode_is_the_default() -> None:
@@ -193,10 +196,22 @@ def test_R1_stale_shortcuts_heal_without_help_of_the_line(on: bool) -> None:
 
 
 @both_ways
-def test_R1_alone_ends_the_livelock_of_the_paper(on: bool) -> None:
+def test_R1_alone_heals_stale_shortcuts_before_the_paper_does(on: bool) -> None:
     rules = only(Rule.PROBE) if on else PAPER
-    found = healed("A12", 32, rules, rounds_max=60, seeds=(0, 1, 2))  # <= 7, else never
+    found = healed("A12", 32, rules, rounds_max=14, seeds=(0, 1, 2))  # <= 7, else >= 31
     assert found == [on] * 3
+
+
+# -- D1 ----------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_D1_no_coin_is_thrown(on: bool) -> None:
+    rng = Scripted(1)
+    rules = switched(Rule.DETERMINISTIC, on, Mode.DETERMINISTIC)
+    state = legitimate_state(1, ["a", ME, "b"])
+    subscriber(state, rules=rules, rng=rng).tick(3)
+    assert (rng.odds == []) is on
 
 
 # -- R2 ----------------------------------------------------------------------------------------
@@ -383,7 +398,7 @@ def test_k_plus_1_keeps_requests_to_the_supervisor_below_one_per_round(on: bool)
 
 def test_rule_that_is_off_in_a_mode_is_on_in_a_faster_one() -> None:
     on = [{rule for rule in Rule if getattr(r, rule.name.lower())} for r in (PAPER, FIXED, FAST)]
-    assert on[0] < on[1] < on[2] == set(Rule)
+    assert on[0] < on[1] < on[2] == set(Rule) - {Rule.DETERMINISTIC}
 
 
 # -- necessity of the rules of publications ----------------------------------------------------

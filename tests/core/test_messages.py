@@ -27,6 +27,7 @@ from skipring.core.messages import (
     RequestHandover,
     SetConfiguration,
     Subscribe,
+    Terms,
     TrieEqual,
     Unsubscribe,
     Want,
@@ -62,6 +63,7 @@ TAGS = {
     "Draining": 20,
     "RequestHandover": 21,
     "HandoverDone": 22,
+    "Terms": 23,
     "ReportUnresponsive": 66,
     "Ping": 67,
     "Pong": 68,
@@ -163,7 +165,7 @@ def test_message_that_names_one_node_is_bound_to_its_sender_or_listed(
 def test_messages_with_a_sender_are_covered_by_the_field_name() -> None:
     named = {kind for kind in WIRE_TYPES if any(f.name == "sender" for f in fields(kind))}
     handing_over = {CheckHeld, Held, Draining, RequestHandover, HandoverDone}
-    comparing = {CheckTrie, CheckAndPublish, TrieEqual, IHave, Want}
+    comparing = {CheckTrie, CheckAndPublish, TrieEqual, IHave, Want, Terms}
     assert named == {CheckLabel} | comparing | handing_over
     assert set(CLAIMS) == named | {
         Subscribe,

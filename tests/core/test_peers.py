@@ -57,13 +57,21 @@ def test_each_side_is_the_opposite_of_the_other() -> None:
     assert [side.opposite for side in SIDES] == [RIGHT, LEFT]
 
 
-def test_farther_is_strict_and_depends_on_the_side() -> None:
+def test_farther_depends_on_the_side_and_keeps_the_first_of_equal_labels() -> None:
     near, far = peer("01", "b"), peer("001", "b")
     assert farther(far, near, LEFT)
     assert not farther(near, far, LEFT)
     assert farther(near, far, RIGHT)
-    assert not farther(near, near, LEFT)
-    assert not farther(near, near, RIGHT)
+    for side in SIDES:
+        assert farther(peer("01", "a"), near, side)
+        assert farther(peer("01", "c"), near, side)
+
+
+def test_equal_label_fits_on_both_sides() -> None:
+    own = peer("01", "m")
+    assert [own.has_on(side, peer("01", "b")) for side in SIDES] == [True, True]
+    assert [own.has_on(side, peer("001", "b")) for side in SIDES] == [True, False]
+    assert [own.has_on(side, peer("011", "b")) for side in SIDES] == [False, True]
 
 
 @unhurried

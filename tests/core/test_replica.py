@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from skipring.core import replica as replica_module
 from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch
 from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Rejected, Store
-from skipring.core.log import LogEntry, MemoryLog
+from skipring.core.log import LogEntry, MemoryLog, UnreadEntries
 from skipring.core.prefix import ALL
 from skipring.core.publications import COUNTER_BITS, COUNTERS, ID_BYTES
-from skipring.core.replica import FAR_BEHIND, UNINDEXED_MAX, Replica, UnreadEntries
+from skipring.core.replica import FAR_BEHIND, UNINDEXED_MAX, Replica
 from skipring.core.scrub import Scrubber
 from skipring.core.state import NumberState, ReplicaState
 from skipring.core.summaries import DIGEST_BYTES, EMPTY_ROOT

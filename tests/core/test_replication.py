@@ -32,6 +32,7 @@ from skipring.core.messages import (
     Message,
     Publications,
     RequestHandover,
+    Terms,
     TrieEqual,
     Want,
 )
@@ -62,7 +63,7 @@ def test_broadcast_and_replication_handle_every_message_about_publications() -> 
     about = {type(each) for each in SAMPLES if type(each) in MESSAGE_TYPES and is_about(each)}
     handing_over = {CheckHeld, Held, Draining, RequestHandover, HandoverDone}
     handled = {*Broadcast.HANDLERS, *Replication.HANDLERS}
-    assert handled == about | {IHave, Want, TrieEqual} | handing_over
+    assert handled == about | {IHave, Want, TrieEqual, Terms} | handing_over
 
 
 # -- anti-entropy while new publications arrive ------------------------------------------------

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipring.core.config import Rule
+from skipring.core.config import Rule, Rules
 from skipring.core.messages import (
     CheckLabel,
     Introduce,
     RemoveConnections,
     SetConfiguration,
 )
-from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, EdgeKind, Peer, Side
+from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, EdgeKind, NodeId, Peer, Side
 from skipring.core.ring import Ring
 from tests.support.machines import (
     FIXED,
@@ -545,9 +545,11 @@ def test_R12_own_label_is_handled_by_R8_and_not_as_a_conflict() -> None:
     assert hear(ring, check(peer("01", "b"))) == asked("b")
 
 
-def test_R12_smaller_id_wins_without_the_rule() -> None:
-    ring = ring_at("01", left=peer("001", "a"), rules=without(Rule.CONFLICT))
-    hear(ring, check(peer("001", "b")))
+@pytest.mark.parametrize("rules", [PAPER, without(Rule.CONFLICT)], ids=["paper", "fast"])
+@pytest.mark.parametrize("node", ["a", "c"])
+def test_R12_first_of_equal_labels_stays_without_the_rule(rules: Rules, node: NodeId) -> None:
+    ring = ring_at("01", left=peer("001", "b"), rules=rules)
+    hear(ring, check(peer("001", node)))
     assert ring.neighbours[LEFT] == peer("001", "b")
 
 

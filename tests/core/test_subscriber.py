@@ -51,6 +51,7 @@ from skipring.core.messages import (
     RequestHandover,
     SetConfiguration,
     Subscribe,
+    Terms,
     TrieEqual,
     Unsubscribe,
     Want,
@@ -512,6 +513,8 @@ def bound_about_publications(  # noqa: PLR0911  (one per type)
             return len(message.hops)
         case TrieEqual() | CheckHeld() | RequestHandover():
             return 1
+        case Terms(charters=charters):
+            return 1 + 3 * bool(charters)
         case Held():
             return 4 + held  # a confirmation, publications in chunks, and the next request
         case Draining(remaining=remaining):

@@ -14,7 +14,7 @@ from skipring.cli.simulate import simulate
 from skipring.core.config import ProtocolConfig
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
-from skipring.lab.experiments.matrix import KINDS, Trial
+from skipring.lab.experiments.matrix import KINDS, OF_THE_PAPER, Trial
 from skipring.lab.experiments.trials import perform
 from skipring.node.settings import NodeSettings
 from skipring.sim.runner import Simulation
@@ -25,6 +25,7 @@ from tests.support.source_tree import modules
 LIVE = ProtocolConfig.live()
 # Modules that define the protocol without deferral.
 EAGER = {"core/config.py"}
+OTHERS = {"topology", *OF_THE_PAPER}  # without machines, and in mode paper
 OPTIONS_OF_A_TRIAL: Mapping[str, Mapping[str, Any]] = {
     "converge": {"adversary": "A00"},
     "spread": {"publications": 1},
@@ -79,7 +80,7 @@ def test_simulate_command_is_live(used: dict[str, list[ProtocolConfig]]) -> None
     assert is_live(used)
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"topology"}))  # it makes no machines
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - OTHERS))
 def test_trial_is_live(kind: str, used: dict[str, list[ProtocolConfig]]) -> None:
     values = OPTIONS_OF_A_TRIAL.get(kind, {})
     run = Trial(kind=kind, n=4, rounds=5, max_rounds=300, closure=3, **values)

@@ -19,12 +19,14 @@ from pathlib import Path
 from secrets import token_hex
 from select import select
 from struct import pack
+from subprocess import PIPE
 
 import pytest
 from msgspec import Struct
 
 from tests.house.test_docs import ROOT, commands
 from tests.house.test_operations import is_refused
+from tests.spark.rings import running_ring
 from tests.support.processes import MARK, left_of, nothing_left
 from tests.support.spark_session import quick_programs
 
@@ -244,12 +246,17 @@ def test_page_works_every_time_on_busy_cores(page: Path, tmp_path: Path, environ
     print(told)  # noqa: T201  (shown by -s; a measurement, not an assertion)
 
 
+def programs() -> list[str]:
+    """Return the programs of the README: the first runs alone, the second has feature flags."""
+    return [step[1] for step in blocks(README.read_text("utf-8")) if isinstance(step, tuple)]
+
+
 def test_program_of_the_readme_runs_alone(tmp_path: Path) -> None:
-    (program,) = (step for step in blocks(README.read_text("utf-8")) if isinstance(step, tuple))
-    lines = [line for line in program[1].splitlines() if line]
+    program, _ = programs()
+    lines = [line for line in program.splitlines() if line]
     assert len(lines) <= 10
     done = subprocess.run(
-        [sys.executable, "-c", program[1]],
+        [sys.executable, "-c", program],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -257,6 +264,21 @@ def test_program_of_the_readme_runs_alone(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "b'hello'\n"), done.stderr
+
+
+def test_feature_flags_of_the_readme_take_six_lines() -> None:
+    _, program = programs()
+    assert len([line for line in program.splitlines() if line]) == 6
+    with running_ring(2, topic="news", tick_s=0.1) as ring:
+        environment = os.environ | {"SKIPRING_SUPERVISOR": ring.supervisor}
+        command = [sys.executable, "-u", "-c", program]
+        with subprocess.Popen(command, env=environment, stdout=PIPE, text=True) as watch:
+            try:
+                assert watch.stdout is not None
+                lines = [watch.stdout.readline() for _ in range(2)]
+            finally:
+                watch.kill()
+    assert lines == ["True\n", "dark-mode True\n"]
 
 
 # --- other first pages ------------------------------------------------------------------

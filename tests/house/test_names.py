@@ -14,6 +14,7 @@ TWINS = {  # of the asynchronous classes
     "Connection": "blocking/connection.py",
     "KeyValue": "blocking/keyvalue.py",
     "Subscription": "blocking/connection.py",
+    "TopicCharter": "blocking/charter.py",
 }
 NOUNS = {"framing", "ring", "testing"}
 

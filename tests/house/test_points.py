@@ -18,7 +18,7 @@ RING = ("B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9", "B11", "B12", "B13", "B1
 SHORTCUTS = ("C2", "C3", "C4", "C5")
 RULES = ("R1", "R2", "R8", "R9", "R10", "R11", "R12", "R13", "R14", "R15", "R16", "R17", "k+1")
 TRIES = ("T1", "T2", "T3", "T4", "T6", "T8", "T9", "T10", "T11", "T12", "T14", "T16", "T18", "T19")
-ALL = (*SUPERVISOR, *RING, *SHORTCUTS, *RULES, *TRIES, "batch")
+ALL = (*SUPERVISOR, *RING, *SHORTCUTS, *RULES, *TRIES, "batch", "D1")
 
 RULE_FILE = "test_config.py"
 
@@ -42,7 +42,7 @@ def names() -> list[str]:
 
 def points_in(name: str) -> set[str]:
     """Return the points whose numbers are in the name of a test."""
-    found = re.findall(r"(?<=_)(?:[SBCRT]\d+|k_plus_1|(?<=^test_)batch)(?=_)", name)
+    found = re.findall(r"(?<=_)(?:[SBCRTD]\d+|k_plus_1|(?<=^test_)batch)(?=_)", name)
     return {number.replace("_plus_", "+") for number in found}
 
 

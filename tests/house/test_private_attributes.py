@@ -25,6 +25,7 @@ CORRUPTING = {
     *("core/test_name_registry.py", "core/test_publications.py", "core/test_replica.py"),
     *("core/test_roster.py", "core/test_subscriber.py", "core/test_supervisor.py"),
     *("core/test_topics.py", "core/test_trie.py"),
+    *("core/retention/test_departed.py", "core/retention/test_member.py"),
 }
 
 

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from inspect import getsource, isclass
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from textwrap import dedent
 from types import MappingProxyType
 from typing import Final
@@ -24,7 +24,6 @@ import pytest
 from msgspec import Struct
 
 from skipring import core
-from skipring.core import state as state_module
 from skipring.core.broadcast import _Route as Route
 from skipring.core.labels import Label
 from skipring.core.peers import Peer
@@ -59,6 +58,9 @@ TRANSIENT: Final[Mapping[str, str]] = MappingProxyType(
 TESTS: Final = Path(__file__).resolve().parents[1]
 
 ONE_HOLDER = "test_one_of_two_live_processes_holds_the_name_after_any_corruption"
+WRONG_TERMS = "test_wrong_derived_terms_are_corrected_within_16_ticks"
+WRONG_DROPS = "test_corrupted_batches_and_counters_are_forgotten_with_the_last_read"
+WRONG_ROWS = "test_wrong_index_of_rows_is_derived_again"
 TWIN = "equals that of a twin, a machine without corruption, within 16 ticks"
 READING = "test_T12_any_progress_of_reading_the_log_leads_to_a_full_index"
 FILE, DERIVED, FIXED, PART = "file", "derived", "never changes", "part"
@@ -125,6 +127,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         "Ring": {
             "me": (FILE, "SubscriberState.label"),
             "neighbours": (FILE, "SubscriberState.left"),
+            "ask_ticks": (FILE, "SubscriberMemory.ask_ticks"),
             "node": (FIXED, "the node's name"),
             "rules": (FIXED, "given when the machine is made"),
             "wrap": (FILE, "SubscriberState.ring"),
@@ -203,6 +206,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_claims": (FILE, "RepairState.claims"),
             "_config": (FIXED, "given when the machine is made"),
             "_transfers": (PART, "TransferTracker"),
+            "terms": (PART, "TermsExchange"),
             "_replica": (PART, "Replica"),
             "_node": (FIXED, "the node's name"),
             "_open_ticks": (FILE, "RepairState.open_ticks"),
@@ -220,6 +224,75 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_ids": (FILE, "ScrubState.ids"),
             "_offset": (FILE, "ScrubState.offset"),
         },
+        "TermsExchange": {
+            "_equal": (FILE, "ExchangeState.equal"),
+            "_has_counted": (DERIVED, WRONG_TERMS),
+            "_known": (DERIVED, WRONG_TERMS),
+            "_levels": (FILE, "ExchangeState.levels"),
+            "_met": (FILE, "ExchangeState.met"),
+            "_node": (FIXED, "the node's name"),
+            "_replica": (PART, "Replica"),
+            "_ticks": (FILE, "ExchangeState.ticks"),
+        },
+        "Retention": {
+            "_config": (FIXED, "given when the machine is made"),
+            "_log": (PART, "MemoryLog"),
+            "_newest": (FILE, "TermsState.newest"),
+            "_rows_ticks": (FILE, "TermsState.rows_ticks"),
+            "charters": (PART, "Charters"),
+            "clock": (PART, "TopicClock"),
+            "departed": (PART, "Departed"),
+            "floors": (PART, "Floors"),
+            "last_confirmed": (FILE, "TermsState.last_confirmed"),
+            "quarantine": (PART, "Quarantine"),
+            "rows": (PART, "RetainedRows"),
+        },
+        "Charters": {
+            "_confirmed": (FILE, "TermsState.confirmed"),
+            "_known": (FILE, "TermsState.charters"),
+            "_log": (PART, "MemoryLog"),
+            "acting": (DERIVED, WRONG_TERMS),
+        },
+        "Departed": dict.fromkeys(("_bytes", "_kept", "_ticks", "count"), (DERIVED, WRONG_DROPS)),
+        "TopicClock": {
+            "_expected": (DERIVED, WRONG_TERMS),
+            "_has_ticked": (DERIVED, WRONG_TERMS),
+            "_monotonic": (FILE, "ClockState.monotonic"),
+            "_neighbours": (FILE, "ClockState.neighbours"),
+            "earlier": (DERIVED, WRONG_TERMS),
+            "horizon": (DERIVED, WRONG_TERMS),
+            "own": (FILE, "ClockState.own"),
+            "tolerance": (FIXED, "given when the machine is made"),
+            "topic": (DERIVED, WRONG_TERMS),
+        },
+        "Floors": {
+            "_adopted": (FILE, "FloorsState.adopted_age"),
+            "_quantum_us": (FIXED, "given when the machine is made"),
+            "stamps": (FILE, "FloorsState.age"),
+        },
+        "Quarantine": {
+            "_bytes_min": (FIXED, "a constant"),
+            "_future": (FILE, "QuarantineState.future"),
+            "_size_bytes": (DERIVED, WRONG_TERMS),
+            "evicted": (FILE, "QuarantineState.evicted"),
+            "returned": (FILE, "QuarantineState.returned"),
+        },
+        "RetainedRows": {
+            "_log": (PART, "MemoryLog"),
+            "_hidden": (FIXED, "that of the quarantine"),
+            "policy": (FIXED, "another policy makes another index"),
+            "stamps": (PART, "StampIndex"),
+            **dict.fromkeys(
+                ("_deleted", "_end", "_expiring", "_holders", "_live"), (DERIVED, WRONG_ROWS)
+            ),
+            **dict.fromkeys(("_newest", "_next", "_superseded"), (DERIVED, WRONG_ROWS)),
+        },
+        "StampIndex": dict.fromkeys(
+            ("_buckets", "_firsts", "records", "size_bytes"), (DERIVED, WRONG_ROWS)
+        ),
+        "_Bucket": dict.fromkeys(
+            ("offsets", "records", "size_bytes", "sizes", "stamps", "total"), (DERIVED, WRONG_ROWS)
+        ),
         "TransferTracker": {
             "_config": (FIXED, "given when the machine is made"),
             "_received_ticks": (FILE, "TransferState.received_ticks"),
@@ -281,7 +354,9 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         },
         "Replica": {
             "_accepts_opaque": (FIXED, "given when the machine is made"),
+            "_config": (FIXED, "given when the machine is made"),
             "log": (PART, "MemoryLog"),
+            "retention": (PART, "Retention"),
             "_end": (DERIVED, TWIN),
             "_newest": (FILE, "ReplicaState.numbers"),
             "own": (PART, "OwnSequence"),
@@ -315,9 +390,11 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_starts": (FIXED, "the log stands for a disk, which assigns the offsets"),
             "_end": (FIXED, "the log stands for a disk, which assigns the offsets"),
             "_records": (FIXED, "the log stands for a disk, which counts its records"),
+            "_dead": (FIXED, "the log stands for a disk, which counts what it dropped"),
             "_removed": (FIXED, "the log stands for a disk, which records what was dropped"),
             "_newest": (FIXED, "the log stands for a disk, which records what was dropped"),
             "low": (FIXED, "the log stands for a disk, which records what was dropped"),
+            "terms": (FIXED, "the log stands for a disk, which keeps them"),
         },
         "SubscriberTopics": {
             "_config": (FIXED, "given when the machines are made"),
@@ -402,7 +479,14 @@ ARBITRARY: Final[Mapping[str, Iterable[object]]] = MappingProxyType(
 
 def modules() -> list[str]:
     """Return the names of all modules of the core."""
-    return [module.name for module in iter_modules(core.__path__)]
+    found = walk_packages(core.__path__, "skipring.core.")
+    return [each.name.removeprefix("skipring.core.") for each in found if not each.ispkg]
+
+
+def state_class(name: str) -> type[Struct]:
+    """Return a class of values of the world file."""
+    found = (getattr(import_module(f"skipring.core.{each}"), name, None) for each in modules())
+    return next(each for each in found if each is not None)
 
 
 def classes_with_state(name: str) -> Iterator[type]:
@@ -499,7 +583,7 @@ def test_field_of_a_mutable_struct_is_found() -> None:
 def test_row_names_a_field_a_test_a_part_or_a_reason(kind: str, what: str) -> None:
     if kind == FILE:
         name, _, field = what.partition(".")
-        assert field in getattr(state_module, name).__struct_fields__
+        assert field in state_class(name).__struct_fields__
     elif kind == PART:
         assert what in TABLE
     elif kind == DERIVED:
@@ -550,8 +634,9 @@ def test_field_of_another_attribute_does_not_carry_an_attribute(
 def test_every_field_of_the_state_has_a_row() -> None:
     named = {what for rows in TABLE.values() for kind, what in rows.values() if kind == FILE}
     named |= {"SubscriberState.right"}  # the second of the neighbours
+    named |= {f"FloorsState.{each}" for each in ("full", "tombstones", "adopted_tombstones")}
     for name in {what.partition(".")[0] for what in named}:
-        fields = {f"{name}.{field}" for field in getattr(state_module, name).__struct_fields__}
+        fields = {f"{name}.{field}" for field in state_class(name).__struct_fields__}
         parts = {f for f in fields if f.partition(".")[2] in _PARTS}
         assert fields - parts == {what for what in named if what.startswith(f"{name}.")}
 
@@ -560,5 +645,6 @@ _PARTS: Final = frozenset(
     {
         *("memory", "spreading", "announcing", "repair", "histories", "scrub", "holdings"),
         *("handovers", "drain", "completeness", "detector", "backfill", "sync"),
+        *("terms", "exchange", "clock", "floors", "quarantine"),
     }
 )

@@ -14,13 +14,13 @@ from faults.load import written_bytes
 from faults.processes import LiveProcesses
 from faults.requests import TOPIC
 from skipring.core.antientropy import AntiEntropy
-from skipring.core.backfill import TransferTracker
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Outbox, Send, Store
 from skipring.core.log import MemoryLog
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.replica import Replica
+from skipring.core.transfers import TransferTracker
 from skipring.storage.store import LogStore
 from skipring.testing import Cluster
 from tests.support.connections import inspected

@@ -16,17 +16,26 @@ from skipring.sim.scenario import make_scenario
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.format import render_world
 from skipring.world.snapshot import Snapshot
+from tests.support.retention import CHARTERED
 from tests.support.runs import assert_heals, replay, run
 from tests.support.strategies import snapshots
 
-ALL = list(ADVERSARIES)
+ALL = [code for code in ADVERSARIES if code not in CHARTERED]
 SMALL = (1, 2, 3, 4, 5, 8, 16, 17)
 SEEDS = range(5)
 in_full = pytest.mark.slow  # the complete table of a property; `make test` runs a part of it
 
 # A18b waits for a silence threshold that was corrupted to its largest value, 64 rounds.
 # Wrong chains stay for up to 16 ticks, the patience of a session for 64.
-ROUNDS_AT_128 = {"A18b": 90, "A43": 50, "A60": 80, "A62": 80, "A63": 45, "A64": 100, "A66": 100}
+ROUNDS_AT_128 = {
+    "A18b": 90,
+    "A43": 50,
+    "A60": 80,
+    "A62": 80,
+    "A63": 45,
+    "A64": 100,
+    "A66": 100,
+}
 
 CONDITIONS: dict[str, dict[str, Any]] = {
     "loss of a fifth": {"loss": 0.2},
@@ -117,19 +126,27 @@ def test_every_adversary_heals_in_fixed_mode(
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("adversary", ["A12", "A13"])
-def test_pseudocode_of_the_paper_livelocks_at_32(adversary: str) -> None:
-    """A displaced shortcut is stored under the label of the slot: corrupted labels multiply."""
-    stuck = [
-        not run(n=32, adversary=adversary, seed=seed, mode="paper", max_rounds=120).converged
-        for seed in range(4)
-    ]
-    assert sum(stuck) >= 3, replay(n=32, adversary=adversary, mode="paper")
+def test_pseudocode_of_the_paper_heals_stale_shortcuts_slowly() -> None:
+    """A displaced shortcut is stored under the label of the slot: wrong labels need to die out.
+
+    Only their order made this a livelock: of equal labels the first stays (decision 0061).
+    """
+    for seed in range(3):
+        report = run(n=32, adversary="A12", seed=seed, mode="paper", max_rounds=400)
+        assert report.is_good, replay(n=32, adversary="A12", mode="paper", seed=seed)
+        assert (report.rounds_strict or 0) > 14
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("n", [4, 16])
 @pytest.mark.parametrize("adversary", ["A12", "A13"])
-def test_livelock_of_the_paper_does_not_occur_on_small_rings(adversary: str) -> None:
-    assert run(n=4, adversary=adversary, mode="paper", max_rounds=400).converged
+def test_pseudocode_of_the_paper_heals_small_rings(adversary: str, n: int) -> None:
+    assert run(n=n, adversary=adversary, mode="paper", max_rounds=400).converged
+
+
+@pytest.mark.parametrize("adversary", ["A18", "A36"])
+def test_pseudocode_of_the_paper_keeps_dead_neighbours(adversary: str) -> None:
+    assert not run(n=16, adversary=adversary, mode="paper", max_rounds=100).converged
 
 
 @pytest.mark.heavy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skipring.report.plots import Axis, Point, Series, dot_figure, line_figure, step_figure
+from skipring.report.plots import Axis, Point, Series, band_figure, dot_figure, line_figure
 
 
 def test_series_differ_in_more_than_colour() -> None:
@@ -31,6 +31,6 @@ def test_dots_are_in_the_rows_of_their_names() -> None:
 
 def test_steps_have_a_band_between_their_bounds() -> None:
     points = (Point(1, 100, 90, 100, ""), Point(2, 50, 30, 70, ""))
-    low, high, middle = step_figure([Series("s", points)], Axis("t"), Axis("%")).data
+    low, high, middle = band_figure([Series("s", points)], Axis("t"), Axis("%"), shape="hv").data
     assert (list(low.y), list(high.y), list(middle.y)) == ([90, 30], [100, 70], [100, 50])
     assert high.fill == "tonexty"

@@ -18,9 +18,11 @@ from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.effects import (
     Deliver,
     Discard,
+    Drop,
     Effect,
     Outbox,
     PeerInSync,
+    SaveTerms,
     Send,
     SendSynced,
     Store,
@@ -101,6 +103,8 @@ class FakeHost(Generic[MachineT]):
                         self.log.append(batch)
                 case Discard(offset=offset):
                     self.log.discard(offset)
+                case Drop() | SaveTerms():
+                    effect.apply(self.log)
                 case Deliver(batches=batches, offset=offset):
                     for batch in batches:
                         self.delivered.append((offset, batch))

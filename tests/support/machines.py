@@ -40,7 +40,7 @@ ME = "m"
 TOPIC = "news"
 # A slow machine must not make a property fail that holds.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-PAPER, FIXED, FAST = (Rules.of(mode) for mode in Mode)
+PAPER, FIXED, FAST, DETERMINISTIC = (Rules.of(mode) for mode in Mode)
 
 
 def without(*rules: Rule) -> Rules:

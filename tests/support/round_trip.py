@@ -18,8 +18,10 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields as struct_fields
 from msgspec.structs import replace
 
+from skipring.core.retention.member import TermsState
 from skipring.core.state import (
     DrainState,
+    ExchangeState,
     ScrubState,
     SubscriberMemory,
     SubscriberState,
@@ -180,6 +182,10 @@ def _bare(state: State, path: Path) -> State:
         made = replace(state, memory=SubscriberMemory(drain=DrainState(ticks=1)), hashes={})
     else:
         made = replace(state, memory=SubscriberMemory(), hashes={})
+    if "terms" in path:
+        made = replace(made, memory=SubscriberMemory(terms=TermsState()), hashes={})
+    elif "exchange" in path:
+        made = replace(made, memory=SubscriberMemory(exchange=ExchangeState()), hashes={})
     for place, step in enumerate(path):
         if isinstance(step, tuple):
             *inner, last = path[:place]

@@ -14,7 +14,6 @@ from random import Random
 from typing import TypeAlias
 
 from skipring.core.antientropy import AntiEntropy
-from skipring.core.backfill import TransferTracker
 from skipring.core.batches import RecordBatch
 from skipring.core.config import ProtocolConfig, Rules
 from skipring.core.effects import Origin, Outbox, PeerInSync
@@ -30,6 +29,7 @@ from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BITS, ID_BYTES
 from skipring.core.replica import Replica
 from skipring.core.summaries import RangeSummary
+from skipring.core.transfers import TransferTracker
 from skipring.core.trie import PublicationTrie
 from tests.support.batches import batch, opaque_batch
 from tests.support.fake_host import FakeHost, Sent, sent

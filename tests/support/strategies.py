@@ -28,10 +28,12 @@ from skipring.core.log_messages import (
     SurveyDigests,
 )
 from skipring.core.messages import (
+    CHARTERS_MAX,
     HOPS_MAX,
     MESSAGE_TYPES,
     SESSION_MAX,
     AskedIds,
+    CharterRows,
     IHave,
     Message,
     Session,
@@ -195,6 +197,7 @@ def message_leaves(nodes: Sequence[NodeId]) -> Mapping[object, SearchStrategy[An
         RecordBatch: publications(),
         LogPage: log_pages(),
         AskedIds: whole_ids(),
+        CharterRows: several(publications()).map(lambda rows: rows[:CHARTERS_MAX]),
         StoreId: st.sampled_from(["", "5eed"]),
         Reason: st.sampled_from(["busy", "not a member of the topic"]),
         ChainValue: st.sampled_from([b"", bytes(8)]),

@@ -12,7 +12,7 @@ from skipring.core.batches import RecordBatch
 from skipring.core.labels import CIRCLE, Label, Word
 from skipring.core.limits import CHAIN_BYTES, NUMBER_MAX, REASON_CHARACTERS_MAX
 from skipring.core.log_messages import ChainValue, LogPage, Name, Reason, StoreId, SurveyDigests
-from skipring.core.messages import Publications, PublishMany, PublishNew
+from skipring.core.messages import CharterRows, Publications, PublishMany, PublishNew, Terms
 from skipring.core.peers import SUPERVISOR, Address, NodeId, TopicId
 from skipring.core.state import LivenessState
 from skipring.core.summaries import DIGEST_BYTES
@@ -58,6 +58,8 @@ def _allowed(message: WireMessage) -> WireMessage:
             return replace(message, publication=travelling(batch))
         case PublishMany(publications=batches) | Publications(publications=batches):
             return replace(message, publications=tuple(map(travelling, batches)))
+        case Terms(charters=batches):
+            return replace(message, charters=tuple(map(travelling, batches)))
         case _:
             return message
 
@@ -83,6 +85,7 @@ def _parts() -> Mapping[object, SearchStrategy[Any]]:
         LivenessState: st.builds(LivenessState, counter, counter, st.booleans()),
         RecordBatch: publications().map(travelling),
         LogPage: log_pages(),
+        CharterRows: several(publications()).map(lambda rows: tuple(map(travelling, rows[:2]))),
         Name: st.text("ABYZabyz019._-", min_size=1, max_size=64),
         Reason: st.text(printable, max_size=REASON_CHARACTERS_MAX),
         ChangeText: st.text(printable, max_size=20),

@@ -31,11 +31,13 @@ from skipring.core.messages import (
     RequestHandover,
     SetConfiguration,
     Subscribe,
+    Terms,
     TrieEqual,
     Unsubscribe,
     Want,
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind
+from skipring.core.retention.floors import FloorStamps
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.topology import ring_edges, shortcut_edges
 from skipring.world.snapshot import CARRIERS, Parcel, Snapshot, peers_in, publications_in
@@ -70,6 +72,7 @@ PAIRS: list[tuple[Message, list[str]]] = [
     (Draining("a", ("b",)), []),
     (RequestHandover("a", 1), []),
     (HandoverDone("a", 1, complete=True), []),
+    (Terms("a", (NEWS,), FloorStamps(), 0), []),
     (ReportUnresponsive("a"), []),
     (Ping(1), []),
     (Pong(1), []),

@@ -5,14 +5,12 @@ its summaries below that prefix. They alternate until each knows which publicati
 A summary of a range is complete, so its receiver also sends the publications that the
 sender lacks there (T4): after a session that runs to its end, both tries are equal. A member stores
 only that a session is open; a later session repairs the losses of an earlier one.
-
-``TransferTracker`` records which histories a node sends and receives, so that no other session
-transfers the same publications (T8).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -20,119 +18,25 @@ from skipring.core.batches import RecordBatch, in_chunks
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Origin, Outbox
 from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, TrieEqual
-from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.peers import SUPERVISOR, NodeId, golden_fraction
 from skipring.core.prefix import ALL, Prefix, are_disjoint
 from skipring.core.reconcile import Reconciler
 from skipring.core.replica import Replica
 from skipring.core.scrub import Scrubber
-from skipring.core.state import RepairState, ScrubState, TransferState
+from skipring.core.state import RepairState, ScrubState
 from skipring.core.summaries import EMPTY_ROOT, RangeSummary, Summary
+from skipring.core.terms import TermsExchange, is_fresh, is_same
+from skipring.core.transfers import TransferTracker
 from skipring.core.trie import BUCKET_IDS, PublicationTrie
 
-# Guess: usually distinguishes a node's own session from a concurrent one; a collision costs a
-# tick or two.
-SESSIONS: Final = 1 << 8
+SESSIONS: Final = 1 << 8  # Guess: concurrent sessions differ; a collision costs a tick or two.
 NO_SESSION: Final = 0
 
-# T2: a member with an empty trie starts sessions too.
+# T2: an empty trie starts sessions too.
 _NOTHING: Final = (RangeSummary.make(ALL),)
 _VIRTUAL_ROOT: Final = (RangeSummary.make(ALL, [Summary(ALL, EMPTY_ROOT)]),)
 
 COST_TOLERANCE: Final = 2  # Guess: a peer may exceed claims_bytes by this factor.
-
-
-class TransferTracker:
-    """Histories that one subscriber sends or receives."""
-
-    __slots__ = (
-        "_config",
-        "_received_ticks",
-        "_rest_ticks",
-        "_served",
-        "_source",
-        "_source_ticks",
-    )
-
-    def __init__(self, config: ProtocolConfig) -> None:
-        self._config = config
-        self._source: NodeId | None = None  # sender; None during a backfill
-        self._source_ticks = 0  # ticks left to wait for the next part
-        self._received_ticks = 0  # ticks in a row with a history under way
-        self._rest_ticks = 0  # ticks left in which histories block no session
-        # Receiver -> session of its history, ticks to its expiry; None takes less memory than {}.
-        self._served: dict[NodeId, tuple[int, int]] | None = None
-
-    @property
-    def is_receiving(self) -> bool:
-        """Return True while a history arrives; other sessions wait until it ends."""
-        return self._source_ticks > 0
-
-    @property
-    def is_reading(self) -> bool:
-        """Return True during a backfill, which reads from several sources at once."""
-        return self.is_receiving and self._source is None
-
-    def on_tick(self) -> None:
-        """Count one tick; end histories that have stalled or lasted too long."""
-        if not (self._source_ticks or self._rest_ticks or self._received_ticks or self._served):
-            return  # the usual case
-        # Memory may be corrupted: clamp counters to their valid range.
-        ticks_max = self._config.history_ticks
-        self._source_ticks = max(min(self._source_ticks, ticks_max) - 1, 0)
-        self._rest_ticks = max(min(self._rest_ticks, self._config.history_rest_ticks) - 1, 0)
-        self._received_ticks = max(self._received_ticks, 0) + 1 if self.is_receiving else 0
-        if self._received_ticks >= self._config.history_ticks_max:
-            self._source_ticks = self._received_ticks = 0
-            self._rest_ticks = self._config.history_rest_ticks
-        self._served = {
-            node: (session, min(ticks, ticks_max) - 1)
-            for node, (session, ticks) in (self._served or {}).items()
-            if ticks > 1
-        } or None
-
-    def on_sent(self, to: NodeId, session: int, count: int) -> None:
-        """Record the number of publications sent in a reply; more than the limit is a history."""
-        if count > self._config.repair_announce_max:
-            self._served = (self._served or {}) | {to: (session, self._config.history_ticks)}
-
-    def on_received(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
-        """Record the number of new publications in a message; more than the limit is a history."""
-        is_history = count > self._config.repair_announce_max
-        if is_history and sender is not None and self._rest_ticks == 0:
-            self._source, self._source_ticks = sender, self._config.history_ticks
-        if is_last and sender == self._source:
-            self._source_ticks = 0
-
-    def on_page(self, *, is_last: bool) -> None:
-        """Record a page of a backfill, which has several sources."""
-        if self._rest_ticks > 0:
-            return
-        self._source = None
-        # After the last page, wait for the next tick: other pages of this turn come first.
-        self._source_ticks = 1 if is_last else self._config.history_ticks
-
-    def is_other(self, sender: NodeId, session: int) -> bool:
-        """Return True if a session would transfer the same publications as a current history."""
-        if self.is_receiving and sender != self._source:
-            return True
-        served = self._served.get(sender) if self._served is not None else None
-        return served is not None and served[0] != session
-
-    def state(self) -> TransferState:
-        """Return the variables as a value."""
-        return TransferState(
-            source=self._source,
-            source_ticks=self._source_ticks,
-            received_ticks=self._received_ticks,
-            rest_ticks=self._rest_ticks,
-            served=dict(self._served or ()),
-        )
-
-    def load(self, state: TransferState) -> None:
-        """Replace the variables; the value may be corrupted."""
-        self._source, self._source_ticks = state.source, state.source_ticks
-        self._received_ticks, self._rest_ticks = state.received_ticks, state.rest_ticks
-        self._served = dict(state.served) or None
 
 
 class AntiEntropy:
@@ -150,6 +54,7 @@ class AntiEntropy:
         "_scrubber",
         "_session",
         "_transfers",
+        "terms",
     )
 
     def __init__(
@@ -170,6 +75,7 @@ class AntiEntropy:
         self._claims: tuple[RangeSummary, ...] = ()  # cached, about the root
         self._transfers = transfers
         self._scrubber: Scrubber | None = None  # None until the replica is first used
+        self.terms: TermsExchange | None = None  # None until a charter or terms arrive
 
     # -- periodic actions ------------------------------------------------------------------
 
@@ -206,15 +112,20 @@ class AntiEntropy:
 
     def start_session(self, partners: Sequence[NodeId], rng: Random, out: Outbox) -> None:
         """Start a session with a random partner, if there is one (T16)."""
-        claims = self._question(rng) if partners else ()
+        count, counts = self._session % (SESSIONS - 1) + 1, self._config.rules.deterministic
+        draw = partial(golden_fraction, count) if counts else rng.random  # D1
+        claims = self._question(draw) if partners else ()
         if not claims:
             return
-        self._session = 1 + int(rng.random() * (SESSIONS - 1))
+        self._session = count if counts else 1 + int(draw() * (SESSIONS - 1))
         # T18: the interval doubles while no session finds a difference.
         self._quiet_ticks = self._period - 1
         self._period = min(2 * self._period, self._config.quiet_ticks_max)
-        partner = partners[int(rng.random() * len(partners))]
-        out.send(partner, CheckTrie(self._node, claims, self._session))
+        partner = partners[int(draw() * len(partners))]
+        out.send(partner, CheckTrie(self._node, claims, self._session, terms=self._replica.terms))
+        retention = self._replica.retention
+        if retention is not None and retention.is_stale:
+            self._quiet_ticks = 0  # its neighbours judge it in these sessions (rule 10)
 
     def _scrub(self, out: Outbox) -> None:
         """Compare a slice of derived values with the values they derive from (T10 to T12)."""
@@ -223,7 +134,7 @@ class AntiEntropy:
                 self._scrubber = Scrubber(self._replica)
             self._scrubber.step(self._config.scrubbed_ids, out)
 
-    def _question(self, rng: Random) -> tuple[RangeSummary, ...]:
+    def _question(self, draw: Callable[[], float]) -> tuple[RangeSummary, ...]:
         """Return a claim about the whole trie, or about a random prefix while digests are missing.
 
         Return an empty tuple if even the digest of that prefix would take too long to compute.
@@ -232,7 +143,7 @@ class AntiEntropy:
         if trie.hash_some(ids):
             return self._root_claims()
         length = max(trie.bucket_bits - (ids // (2 * BUCKET_IDS)).bit_length() + 1, 1)
-        prefix = Prefix(length, int(rng.random() * (1 << length)))
+        prefix = Prefix(length, int(draw() * (1 << length)))
         if trie.hash_under(prefix, ids) < 0:
             return ()
         own = trie.node(prefix)
@@ -245,9 +156,9 @@ class AntiEntropy:
         if self._is_busy:
             return  # the caller asks again
         if self._replica.index().hash_some(self._config.hashed_ids):
-            claims = self._root_claims()
+            claims, terms = self._root_claims(), self._replica.terms
             for partner in partners:
-                out.send(partner, CheckTrie(self._node, claims, NO_SESSION, confirm=True))
+                out.send(partner, CheckTrie(self._node, claims, NO_SESSION, True, terms))
 
     @property
     def _is_busy(self) -> bool:
@@ -266,6 +177,14 @@ class AntiEntropy:
     def drop_derived(self) -> None:
         """Drop the cached claim about the root: memory may be corrupted."""
         self._claims = ()
+        if self.terms is not None:
+            self.terms.audit()
+
+    def ensure_terms(self) -> TermsExchange:
+        """Return the exchange of terms; create it at the first charter or terms."""
+        if self.terms is None:
+            self.terms = TermsExchange(self._node, self._replica)
+        return self.terms
 
     def reset_backoff(self) -> None:
         """Compare again soon, because the tries may differ now (T18)."""
@@ -297,21 +216,37 @@ class AntiEntropy:
         rules = self._config.rules
         if not self._can_answer(message) or self._is_busy:
             return  # the sender asks again
-        is_fresh = self._replica.index().hash_some(self._config.hashed_ids)
-        if is_fresh and type(message) is CheckTrie and message.claims == self._root_claims():
-            if message.confirm:  # T19; otherwise no reply (case i)
-                out.send(message.sender, TrieEqual(self._node, self._replica.index().root()))
+        terms, is_check = self._replica.terms, type(message) is CheckTrie
+        is_other = is_check and not is_same(terms, message.terms)
+        if is_other and not self.ensure_terms().agrees(message.sender, message.terms, out):
             return
+        is_fresh = self._replica.index().hash_some(self._config.hashed_ids)
+        if is_check and is_fresh and message.claims == self._root_claims():
+            self._on_equal(message, out)
+            return
+        if self.terms is not None:
+            self.terms.on_different(message.terms)
         if type(message) is CheckTrie and message.confirm:
             self.reset_backoff()  # a later session finds the difference
             return
         if not (rules.one_session and self._transfers.is_other(message.sender, message.session)):
             self._answer(message, out)
 
+    def _on_equal(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
+        """Confirm an equal trie on request (T19) or to a stale member; else no reply (case i)."""
+        terms = self._replica.terms
+        if not is_same(terms, message.terms):
+            return
+        if self.terms is not None:
+            self.terms.on_equal(message.terms)
+        is_stale = bool(message.terms) and not is_fresh(message.terms)
+        if type(message) is CheckTrie and (message.confirm or is_stale):
+            out.send(message.sender, TrieEqual(self._node, self._replica.index().root(), terms))
+
     def _answer(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
         """Reply with the open ranges, and send the publications that the sender lacks."""
         answer = self._compared(message)
-        chunks = self._affordable(message.sender, answer, out)
+        chunks = self._affordable(message, answer, out)
         # Questions first: publications invalidate digests at the receiver.
         self._reply(message, answer, out)
         if not chunks and type(message) is CheckAndPublish and not self._config.rules.no_noise:
@@ -378,7 +313,8 @@ class AntiEntropy:
         if self._replica.has_index_backlog:
             return False
         trie = self._replica.index()
-        return trie.is_fresh and message.root == trie.root()
+        is_equal = trie.is_fresh and message.root == trie.root()
+        return is_equal and is_same(message.terms, self._replica.terms)
 
     # -- state as a value --------------------------------------------------------------------
 
@@ -417,20 +353,24 @@ class AntiEntropy:
     def _reply(self, message: CheckTrie | CheckAndPublish, answer: Reconciler, out: Outbox) -> None:
         """Send the open ranges: CheckAndPublish if something is missing here, else CheckTrie."""
         to, node, session = message.sender, self._node, message.session
+        terms = self._replica.terms
         for finding in answer.batches():
             if finding.is_missing_some:
-                out.send(to, CheckAndPublish(node, finding.claims, session, finding.wanted))
+                out.send(to, CheckAndPublish(node, finding.claims, session, finding.wanted, terms))
             else:
-                out.send(to, CheckTrie(node, finding.claims, session))
+                out.send(to, CheckTrie(node, finding.claims, session, terms=terms))
 
     def _affordable(
-        self, to: NodeId, answer: Reconciler, out: Outbox
+        self, message: CheckTrie | CheckAndPublish, answer: Reconciler, out: Outbox
     ) -> list[tuple[RecordBatch, ...]]:
         """Return the chunks that the partner has credit for; describe the rest (T14)."""
-        config, spent = self._config, self._replica.chunks_spent(to)
+        to, config, entries = message.sender, self._config, answer.entries()
+        spent = self._replica.chunks_spent(to)
+        if self.terms is not None:
+            entries = self.terms.taught(message.terms, entries, out)
         credit = min(config.answer_chunks, config.credit_chunks - spent)
         chunks: list[tuple[RecordBatch, ...]] = []
-        missing = self._replica.read_many(answer.entries(), out) if credit > 0 else ()
+        missing = self._replica.read_many(entries, out) if credit > 0 else ()
         for chunk in in_chunks(missing, config.chunk_bytes):
             if len(chunks) == credit:
                 answer.defer_after(chunks[-1][-1].id)

@@ -24,8 +24,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from skipring.core.antientropy import TransferTracker
-from skipring.core.batches import in_sequence
+from skipring.core.batches import RecordBatch, in_sequence
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Backfilled, Origin, Outbox
 from skipring.core.limits import NUMBER_MAX, SURVEY_BITS_MAX
@@ -40,6 +39,7 @@ from skipring.core.state import (
     LogExtent,
     SourceProgress,
 )
+from skipring.core.transfers import TransferTracker
 from skipring.core.trie import OFFSET_MAX
 
 SOURCES_MAX: Final = 4  # Guess: more sources do not fill a link faster.
@@ -171,7 +171,9 @@ class BackfillClient:
             return False
         is_new = False
         if isinstance(message, LogInfo) and source.extent is None:
-            extent = LogExtent(message.store, message.epoch, message.end, message.count)
+            extent = LogExtent(
+                message.store, message.epoch, message.end, message.count, message.terms
+            )
             run.sources[sender] = replace(source, extent=extent, progress=SourceProgress())
         elif isinstance(message, LogPage) and source.extent is not None and source.is_asked:
             if not _is_onward(source, source.extent, message):
@@ -221,7 +223,7 @@ class BackfillClient:
             batch
             for batch in complete
             if batch.id not in added
-            and replica.offset_of(batch.id) is not None
+            and (replica.offset_of(batch.id) is not None or _is_refused(batch, replica))
             and batch.is_genuine(replica.topic)
         ]
         if new:
@@ -316,7 +318,7 @@ def _is_sound(run: BackfillRunState) -> bool:
 
 def _chosen(run: BackfillRunState, replica: Replica, records_min: int) -> BackfillRunState:
     """Return the run with the sources that have a much larger log, and prefixes for them."""
-    held, end = replica.count, replica.log.end
+    held, end, retention = replica.count, replica.log.end, replica.retention
     extents = {
         node: source.extent for node, source in run.sources.items() if source.extent is not None
     }
@@ -326,12 +328,18 @@ def _chosen(run: BackfillRunState, replica: Replica, records_min: int) -> Backfi
     usual = sorted(counts.values())[-2:][:1]
     for node, number in counts.items():
         is_less = any(SHARE * number < each for each in usual)
+        is_less |= retention is not None and retention.is_ahead_of(extents[node].terms)
         if ends[node] - end < records_min or SHARE * held > number or is_less:
             del run.sources[node]
     # Few prefixes: a source scans its whole log for each prefix.
     bits = max(len(run.sources) - 1, 0).bit_length()
     prefixes = tuple(range(1 << bits)) if run.sources else ()
     return replace(run, bits=bits, prefixes=prefixes, is_reading=True)
+
+
+def _is_refused(batch: RecordBatch, replica: Replica) -> bool:
+    """Return True if the policy of the topic excludes a batch: it counts as progress."""
+    return replica.retention is not None and replica.retention.refuses(batch)
 
 
 def _is_onward(source: BackfillSourceState, extent: LogExtent, page: LogPage) -> bool:

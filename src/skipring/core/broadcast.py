@@ -11,7 +11,7 @@ many at once (``Replica``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -127,6 +127,11 @@ class Broadcast:
             self._forget_stored()  # a stored publication may be lost by now
 
     @property
+    def levels(self) -> int:
+        """Return the estimated levels of the ring."""
+        return self._levels
+
+    @property
     def is_quiet(self) -> bool:
         """Return True if no new publication arrived in the last full tick or since."""
         return not self._has_news and self.news_ticks == 0
@@ -193,9 +198,18 @@ class Broadcast:
         for part in in_chunks(added, self._config.chunk_bytes):
             self._announce_later(part, 0, self._forward(part, 0, None, out))
 
-    def _batched(self, records: tuple[BatchRecord, ...]) -> list[RecordBatch]:
+    def _batched(self, records: Sequence[BatchRecord]) -> list[RecordBatch]:
         """Assign numbers to records and put them into batches."""
+        retention, compact = self._replica.retention, False
+        if retention is not None:
+            records, compact = retention.stamped(records), retention.policy.compact
         first = self._replica.issue_numbers(len(records), records[0].time)
+        if compact:  # one record in a batch: each key is superseded alone
+            node, topic = self._ring.node, self._replica.topic
+            return [
+                RecordBatch.of([each], publisher=node, first=number, topic=topic)
+                for number, each in enumerate(records, start=first)
+            ]
         return list(
             RecordBatch.split(
                 records, publisher=self._ring.node, first=first, topic=self._replica.topic

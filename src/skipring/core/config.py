@@ -39,6 +39,9 @@ class Rule(StrEnum):
     ONE_SESSION = "T8"  # start no session while this node's last one is open
     SCRUB = "T10"  # derive digests and ids from the publications again, in slices
     BATCH = "batch"  # all open tuples in one message, several levels at a time
+    DETERMINISTIC = (
+        "D1"  # counters and fixed sequences instead of coins (the paper's open question)
+    )
 
 
 class Mode(StrEnum):
@@ -47,6 +50,7 @@ class Mode(StrEnum):
     PAPER = "paper"
     FIXED = "fixed"
     FAST = "fast"
+    DETERMINISTIC = "deterministic"  # fast, without coins
 
 
 _FIXED: Final = frozenset(
@@ -66,7 +70,12 @@ _FIXED: Final = frozenset(
 )
 
 MODE_RULES: Final[Mapping[Mode, frozenset[Rule]]] = MappingProxyType(
-    {Mode.PAPER: frozenset(), Mode.FIXED: _FIXED, Mode.FAST: frozenset(Rule)}
+    {
+        Mode.PAPER: frozenset(),
+        Mode.FIXED: _FIXED,
+        Mode.FAST: frozenset(Rule) - {Rule.DETERMINISTIC},
+        Mode.DETERMINISTIC: frozenset(Rule),
+    }
 )
 
 
@@ -109,6 +118,7 @@ class Rules(Struct, frozen=True, gc=False):
     one_session: bool
     scrub: bool
     batch: bool
+    deterministic: bool
 
     @classmethod
     def of(cls, mode: Mode = Mode.FAST, without: Iterable[Rule] = ()) -> Self:
@@ -119,7 +129,7 @@ class Rules(Struct, frozen=True, gc=False):
 
 # Algorithm 5, PublishNew: the pseudocode floods, so mode paper floods too.
 MODE_SPREAD: Final[Mapping[Mode, Spread]] = MappingProxyType(
-    {Mode.PAPER: Spread.FLOOD, Mode.FIXED: Spread.ADAPTIVE, Mode.FAST: Spread.ADAPTIVE}
+    {mode: Spread.FLOOD if mode is Mode.PAPER else Spread.ADAPTIVE for mode in Mode}
 )
 
 
@@ -204,6 +214,11 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     # Section 3.3: report silent neighbours, ping and evict members. Off where an oracle suspects
     # crashed nodes.
     detects_failures: bool = False
+    # Retention (decision 0057). Guesses: clocks of a cluster differ by less than the tolerance; the
+    # floors of members agree most of the time if they rise in steps of 64 ticks or more.
+    clock_tolerance_us: int = 60_000_000
+    floor_quantum_us: int = 64_000_000
+    dropped_batches: int = 1024  # in one event. Guess: less than 30 ms with a store on disk
 
     @classmethod
     def eager(cls) -> Self:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.log import Log
 from skipring.core.messages import GetConfiguration, Message
 from skipring.core.peers import SUPERVISOR, NodeId
 
@@ -45,6 +46,30 @@ class Discard(Struct, frozen=True, gc=False):
     """Corrupt or duplicate batch at an offset, to quarantine (T12)."""
 
     offset: int
+
+
+class Drop(Struct, frozen=True, gc=False):
+    """Batches that the topic does not retain: those that end below ``low``, and single ones."""
+
+    low: int
+    offsets: tuple[int, ...] = ()
+
+    def apply(self, log: Log) -> int:
+        """Drop the batches from a log; return the number of records. The host calls this."""
+        return log.trim(self.low) + sum([log.remove(offset) for offset in self.offsets])
+
+
+class SaveTerms(Struct, frozen=True, gc=False):
+    """Bytes to keep beside the log (``Log.terms``), and the policy's limit on bytes, or None."""
+
+    terms: bytes
+    max_bytes: int | None
+
+    def apply(self, log: Log) -> int:
+        """Save the terms durably with the next commit; return 0. The host calls this."""
+        log.save_terms(self.terms)
+        log.limit_segments(self.max_bytes)
+        return 0
 
 
 class Deliver(Struct, frozen=True, gc=False):
@@ -114,6 +139,8 @@ Effect: TypeAlias = (
     | Unsubscribed
     | Store
     | Discard
+    | Drop
+    | SaveTerms
     | Deliver
     | Rejected
     | PeerInSync

@@ -22,6 +22,8 @@ class Tick(Struct, frozen=True, gc=False):
     late: bool = False
     throttled: bool = False  # the disk cannot keep up: request no more pages of a backfill
     scrubs: bool = True  # False: topics of the process take turns, and this one is not due
+    now: int = 0  # wall clock in microseconds since the epoch; 0: no clock
+    monotonic: int = 0  # microseconds, unaffected by changes of the wall clock
 
 
 class Received(Struct, frozen=True, gc=False):

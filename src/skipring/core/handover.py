@@ -31,6 +31,7 @@ from skipring.core.messages import (
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.replica import Replica
+from skipring.core.retention.member import Retention
 from skipring.core.state import HandoversState, HandoverState
 from skipring.core.summaries import RangeSummary, Summary
 
@@ -195,6 +196,11 @@ class Handovers:
         config, replica, ids = self._config, self._replica, handover.ids
         credit = min(config.credit_chunks - replica.chunks_spent(to), config.answer_chunks)
         entries = [(key, at) for key in missing if (at := replica.offset_of(key)) is not None]
+        retention = replica.retention
+        if retention is not None and retention.is_unsure:
+            return False
+        if retention is not None and retention.is_stale:  # it keeps its old rows (decision 0057)
+            entries = self._taught(handover, entries, retention, out)
         found = in_chunks(replica.read_many(iter(entries), out), config.chunk_bytes)
         chunks = list(islice(found, max(credit, 0)))
         for chunk in chunks:
@@ -212,6 +218,23 @@ class Handovers:
                 del ids[key]
                 is_progress = True
         return is_progress
+
+    def _taught(
+        self,
+        handover: _Handover,
+        entries: list[tuple[bytes, int]],
+        retention: Retention,
+        out: Outbox,
+    ) -> list[tuple[bytes, int]]:
+        """Drop the rows from the handover that a stale member does not teach."""
+        taught: list[tuple[bytes, int]] = []
+        for key, offset in entries:
+            batch = self._replica.read(key, offset, out)
+            if batch is not None and retention.withholds(batch):
+                handover.ids.pop(key, None)
+            else:
+                taught.append((key, offset))
+        return taught
 
     def _ask(self, to: NodeId, handover: _Handover, out: Outbox) -> bool:
         """Ask about the next ids and ranges; return False if there is nothing to ask now."""

@@ -26,6 +26,7 @@ SURVEY_PREFIX_MAX: Final = (1 << SURVEY_BITS_MAX) - 1
 STORED_MAX: Final = 16_384  # batches or deliveries in one page
 STORE_CHARACTERS_MAX: Final = 64
 FILTER_VALUES_MAX: Final = 64  # publishers or keys in the filter of a reader
+TERMS_BYTES: Final = 8  # of a digest of charter and floors, and one flag
 CHAIN_BYTES: Final = 8  # of a log's running digest: two of 2^32 logs of one store may collide
 SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sentence.
 

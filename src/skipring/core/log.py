@@ -9,17 +9,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from skipring.core.batches import RecordBatch
 from skipring.core.limits import CHAIN_BYTES, NUMBER_MAX
 from skipring.core.peers import NodeId
-from skipring.core.publications import newest_of, raise_newest
+from skipring.core.publications import ID_BYTES, newest_of, raise_newest
+from skipring.core.trie import OFFSET_BYTES, RECORD_BYTES, PublicationTrie
 
 ANY_BYTE: Final = range(256)
 # Running digest at an offset where it is unknown because the batch before it was trimmed.
 TRIMMED_CHAIN: Final = b"\xff" * CHAIN_BYTES
+DEAD_MIN: Final = 1024  # Guess: reads pass this number of places in 0.1 ms.
 PUBLISHERS_MAX: Final = 1024  # Limit: names of which a log in memory keeps dropped numbers.
 
 
@@ -160,6 +163,13 @@ class Log(Protocol):
     def newest(self, publisher: NodeId) -> dict[int, int]:
         """Return the newest stored number of each incarnation of the node's own name."""
 
+    @property
+    def terms(self) -> bytes:
+        """Return the bytes of the last ``save_terms``; empty without one."""
+
+    def save_terms(self, terms: bytes) -> None:
+        """Replace the terms. Only the host calls this. The next commit makes it durable."""
+
     def append(self, batch: RecordBatch) -> int:
         """Append a batch; return the offset of its first record. Only the host calls this."""
 
@@ -189,7 +199,17 @@ class Log(Protocol):
 class MemoryLog:
     """Log in memory, for simulations and for nodes without a disk."""
 
-    __slots__ = ("_batches", "_end", "_newest", "_records", "_removed", "_starts", "low")
+    __slots__ = (
+        "_batches",
+        "_dead",
+        "_end",
+        "_newest",
+        "_records",
+        "_removed",
+        "_starts",
+        "low",
+        "terms",
+    )
 
     def __init__(self, batches: Iterable[RecordBatch] = ()) -> None:
         # None uses less memory than empty lists: most logs of a large simulated ring are empty.
@@ -197,9 +217,11 @@ class MemoryLog:
         self._starts: list[int] = _NO_STARTS
         self._end = 0
         self._records = 0
+        self._dead = 0  # removed batches that still have a place
         self._removed: dict[int, int] | None = None  # removed counts by offset, from ``low`` on
         self._newest: dict[NodeId, dict[int, int]] | None = None  # numbers of dropped batches
         self.low = 0
+        self.terms = b""
         for batch in batches:
             self.append(batch)
 
@@ -300,8 +322,8 @@ class MemoryLog:
 
     def discard(self, offset: int) -> int:
         """Remove the batch that contains an offset; return the number of its records."""
-        place = bisect_right(self._starts, offset) - 1
-        if self._batches is None or place < 0 or offset >= self._end:
+        place = self._place(offset)
+        if self._batches is None or place is None:
             return 0
         batch, self._batches[place] = self._batches[place], None
         count = batch.count if batch is not None else 0
@@ -311,7 +333,8 @@ class MemoryLog:
     def trim(self, offset: int) -> int:
         """Drop the batches that end at or below an offset; return the number of their records."""
         batches, before = self._batches or [], self._records
-        place = bisect_right(self._starts, offset) - 1 if offset < self._end else len(batches)
+        inside = self._place(offset)
+        place = bisect_right(self._starts, offset) if inside is None else inside
         for batch in batches[: max(place, 0)]:
             self._drop(batch)
         if place > 0:
@@ -320,10 +343,9 @@ class MemoryLog:
 
     def remove(self, offset: int) -> int:
         """Drop the batch that contains an offset; return the number of its records."""
-        batches = self._batches or []
-        place = bisect_right(self._starts, offset) - 1 if offset < self._end else -1
-        batch = batches[place] if place >= 0 else None
-        if batch is None:
+        batches, place = self._batches or [], self._place(offset)
+        batch = batches[place] if place is not None else None
+        if place is None or batch is None:
             return 0
         batches[place] = None
         self._drop(batch)
@@ -331,7 +353,25 @@ class MemoryLog:
             self._removed = {}
         self._removed[self._starts[place]] = max(batch.count, 1)  # memory may be corrupted
         self._raise_low(0)
+        self._dead += 1
+        if self._dead > len(self._starts) // 2 + DEAD_MIN:
+            self._forget_dead()
         return batch.count
+
+    def _place(self, offset: int) -> int | None:
+        """Return the place of the batch that contains an offset, or None."""
+        place = bisect_right(self._starts, offset) - 1
+        if self._batches is None or not 0 <= place < len(self._batches) or offset >= self._end:
+            return None
+        batch = self._batches[place]
+        is_inside = batch is None or offset < self._starts[place] + max(batch.count, 1)
+        return place if is_inside else None
+
+    def _forget_dead(self) -> None:
+        """Forget the places of dropped batches, so that reads do not pass them."""
+        places = [place for place, batch in enumerate(self._batches or ()) if batch is not None]
+        self._starts = [self._starts[place] for place in places]
+        self._batches, self._dead = [batch for batch in self._batches or () if batch is not None], 0
 
     def _drop(self, batch: RecordBatch | None) -> None:
         """Count a dropped batch out, and keep its number: it must not be issued again."""
@@ -359,6 +399,52 @@ class MemoryLog:
 
     def limit_segments(self, bytes_max: int | None) -> None:
         """Do nothing: a log in memory has no segments."""
+
+    def save_terms(self, terms: bytes) -> None:
+        """Replace the terms."""
+        self.terms = terms
+
+
+def dense_offsets(log: Log) -> dict[int, int]:
+    """Return the offsets that the stored batches would have in a log of these batches only."""
+    found, end = dict[int, int](), 0
+    for entry in log.read_range(0, log.end):
+        found[entry.offset] = end
+        end += max(entry.batch.count, 1)
+    return found
+
+
+class UnreadEntries:
+    """Entries of a log after a start, to be indexed in the order of the first bytes of their ids.
+
+    Neighbouring ids share buckets of the trie. Measured: a third of the time for a million ids.
+    """
+
+    def __init__(self, entries: Iterator[tuple[bytes, int]]) -> None:
+        self._entries = entries
+        self._parts = [bytearray() for _ in range(256)]
+        self._sorted: Iterator[tuple[bytes, int]] | None = None  # once all are read
+
+    def index_some(self, trie: PublicationTrie, count: int | None) -> bool:
+        """Read or index the next entries, None: all of them; return True if none are left."""
+        if self._sorted is None:
+            read = list(islice(self._entries, count))
+            for key, offset in read:
+                self._parts[key[0]] += key + offset.to_bytes(OFFSET_BYTES, "big")
+            if len(read) == count:
+                return False
+            trie.reserve(sum(map(len, self._parts)) // RECORD_BYTES)
+            self._sorted = self._in_parts()
+        some = list(islice(self._sorted, count))
+        trie.add_many(some)
+        return len(some) != count
+
+    def _in_parts(self) -> Iterator[tuple[bytes, int]]:
+        while self._parts:
+            part = bytes(self._parts.pop())
+            for at in range(0, len(part), RECORD_BYTES):
+                middle, end = at + ID_BYTES, at + RECORD_BYTES
+                yield part[at:middle], int.from_bytes(part[middle:end], "big")
 
 
 _NO_STARTS: Final[list[int]] = []

@@ -19,8 +19,10 @@ from skipring.core.limits import (
     STORED_MAX,
     SURVEY_BITS_MAX,
     SURVEY_PREFIX_MAX,
+    TERMS_BYTES,
 )
 from skipring.core.publications import ID_BYTES
+from skipring.core.retention.charter import Policy
 from skipring.core.summaries import DIGEST_BYTES
 from skipring.core.trie import Offset
 
@@ -28,6 +30,7 @@ from skipring.core.trie import Offset
 NOT_A_MEMBER: Final = "not a member of the topic"
 BEHIND: Final = "it is reading its log; try again"
 ANOTHER_STORE: Final = "another store by now"
+DEPARTED: Final = "it has dropped batches since the survey"
 
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="0 to 2^63-1")]
 _PRINTABLE: Final = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
@@ -63,6 +66,10 @@ ChainValue: TypeAlias = Annotated[
     bytes, Meta(max_length=CHAIN_BYTES, description=f"{CHAIN_BYTES} bytes or none")
 ]
 
+TermsDigest: TypeAlias = Annotated[
+    bytes, Meta(max_length=TERMS_BYTES, description=f"{TERMS_BYTES} bytes or none")
+]
+
 
 class Refused(Struct, frozen=True, array_like=True, gc=False, tag=72):
     """Refusal of a request, with the reason in one sentence."""
@@ -89,7 +96,9 @@ class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
     Offsets are those of its ``store`` in this ``epoch``; below ``durable_end`` they are on its
     disk. A node without a disk has no store. A prefix without ids has an empty digest. The value
     ``chain`` depends on all ids before the requested offset and on their order; it is empty if the
-    offset is beyond ``durable_end``, or without a disk.
+    offset is beyond ``durable_end``, or without a disk. ``terms`` is that of CheckTrie. The batches
+    that end at or below ``low`` were dropped under the topic's ``policy``;
+    ``departed`` is the number of all dropped batches since the node has started.
     """
 
     request: Number
@@ -100,6 +109,10 @@ class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
     count: Number
     digests: SurveyDigests
     chain: ChainValue
+    terms: TermsDigest = b""
+    low: Offset = 0
+    policy: Annotated[Policy, Meta(description="limits by name")] | None = None
+    departed: Number = 0
 
     def __post_init__(self) -> None:
         """Raise ValueError for a digest or a chain value that is neither empty nor complete."""
@@ -118,8 +131,9 @@ class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
     with the ``bits`` bits of ``prefix``; without ``contents``, the batches have no body. The
     offsets are those of a ``store`` in an ``epoch``: a node with another store or epoch refuses.
     Without a store, the request is for any store. With ``by_publisher``, the bits are those of the
-    tags of publishers: all batches of a publisher are under one prefix. Answered by LogPage or
-    Refused.
+    tags of publishers: all batches of a publisher are under one prefix. With ``departed``, it
+    requests the batches that were dropped after this number of others instead of stored ones: a
+    snapshot contains them. Answered by LogPage or Refused.
     """
 
     request: Number
@@ -131,6 +145,7 @@ class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
     prefix: SurveyPrefix
     contents: bool
     by_publisher: bool = False
+    departed: Number | None = None
 
 
 class RecordFilter(Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -198,6 +213,7 @@ class FetchRecords(Struct, frozen=True, array_like=True, gc=False, tag=94):
     where: Annotated[
         RecordFilter, Meta(description="[publishers, keys, times, sequence, id_start]")
     ] = RecordFilter()
+    departed: Number | None = None
 
 
 class LogPage(Struct, frozen=True, array_like=True, gc=False, tag=84):

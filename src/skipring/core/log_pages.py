@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from skipring.core.batches import RecordBatch, matching
 from skipring.core.limits import STORED_MAX
-from skipring.core.log import EVERY, EntryFilter, Log, PageLimits
+from skipring.core.log import EVERY, EntryFilter, EntryPage, Log, LogEntry, PageLimits
 from skipring.core.log_messages import (
     ANOTHER_STORE,
     BEHIND,
+    DEPARTED,
     FetchLog,
     FetchRecords,
     GetLogInfo,
@@ -27,6 +28,7 @@ from skipring.core.log_messages import (
 )
 from skipring.core.prefix import Prefix
 from skipring.core.replica import Replica
+from skipring.core.retention.departed import Departed
 
 # Guesses: large pages are read fastest; one more batch of maximal size still fits into the frame.
 # A scan of either size takes less than 20 ms.
@@ -38,6 +40,11 @@ BYTE_BITS: Final = 8
 ANY_RECORD: Final = RecordFilter()
 
 
+def departed_of(replica: Replica) -> Departed | None:
+    """Return the batches that were dropped while clients read; None without a policy."""
+    return replica.retention.departed if replica.retention is not None else None
+
+
 def answer(replica: Replica, question: GetLogInfo | FetchLog) -> LogInfo | LogPage | Refused:
     """Return the response of a member to a request for its log."""
     log = replica.log
@@ -47,7 +54,7 @@ def answer(replica: Replica, question: GetLogInfo | FetchLog) -> LogInfo | LogPa
         return _log_info(replica, log, question)
     if question.store and (question.store, question.epoch) != (log.store, log.epoch):
         return Refused(question.request, ANOTHER_STORE)
-    return log_page(log, question)
+    return log_page(log, question, departed_of(replica))
 
 
 def _log_info(replica: Replica, log: Log, question: GetLogInfo) -> LogInfo:
@@ -55,7 +62,10 @@ def _log_info(replica: Replica, log: Log, question: GetLogInfo) -> LogInfo:
     durable_end = log.durable_end  # read once: a commit may end in between
     offset = durable_end if question.offset is None else question.offset
     digests: tuple[bytes, ...] = ()
+    departed = departed_of(replica)
     if question.bits is not None:
+        if departed is not None:
+            departed.expect_reads()
         trie = replica.index()
         prefixes = (Prefix(question.bits, value) for value in range(1 << question.bits))
         digests = tuple(trie.digest(prefix) for prefix in prefixes)
@@ -68,17 +78,26 @@ def _log_info(replica: Replica, log: Log, question: GetLogInfo) -> LogInfo:
         count=replica.count,
         digests=digests,
         chain=log.chain_at(offset) if offset <= durable_end else b"",
+        terms=replica.terms,
+        low=log.low,
+        policy=replica.retention.policy if replica.retention is not None else None,
+        departed=departed.count if departed is not None else 0,
     )
 
 
-def log_page(log: Log, question: FetchLog) -> LogPage:
+def log_page(log: Log, question: FetchLog, departed: Departed | None = None) -> LogPage | Refused:
     """Return the batches between two offsets under a prefix, up to the size of a page.
 
     It omits batches that no reader accepts; the scrub quarantines them (T12).
     """
     end = min(question.end, log.end)
     limits = CONTENT_PAGE if question.contents else LISTING_PAGE
-    page = log.read_page(question.start, end, limits, _entry_filter(question))
+    if question.departed is None:
+        page = log.read_page(question.start, end, limits, _entry_filter(question))
+    elif (kept := _departed_page(departed, question, _entry_filter(question))) is not None:
+        page = kept
+    else:
+        return Refused(question.request, DEPARTED)
     found = [entry for entry in page.entries if entry.batch.is_acceptable]
     return LogPage(
         request=question.request,
@@ -90,8 +109,31 @@ def log_page(log: Log, question: FetchLog) -> LogPage:
     )
 
 
+def _departed_page(
+    departed: Departed | None, question: FetchLog | FetchRecords, wanted: EntryFilter
+) -> EntryPage | None:
+    """Return the wanted batches that were dropped after a number of others; None if unknown."""
+    kept = departed.since(question.departed or 0) if departed is not None else None
+    if kept is None:
+        return None
+    found: list[LogEntry] = []
+    size = 0
+    for entry in kept:
+        if entry.end <= question.start or entry.offset >= question.end:
+            continue
+        if size >= CONTENT_PAGE.bytes_max or len(found) >= CONTENT_PAGE.entries_max:
+            return EntryPage(found, entry.offset)
+        if wanted.includes(entry.batch):
+            found.append(entry)
+            size += entry.batch.size_bytes
+    return EntryPage(found, question.end)
+
+
 def record_page(
-    log: Log, question: FetchRecords, is_spent: Callable[[], bool]
+    log: Log,
+    question: FetchRecords,
+    is_spent: Callable[[], bool],
+    departed: Departed | None = None,
 ) -> LogPage | Refused:
     """Return the batches with wanted records between two offsets, up to the size of a page.
 
@@ -102,6 +144,8 @@ def record_page(
         return Refused(question.request, ANOTHER_STORE)
     start, end = question.start, min(question.end, log.end)
     wanted, selected = _entry_filter(question, question.where), _selection(question)
+    if question.departed is not None:
+        return _departed_records(departed, question, wanted, selected)
     found: list[tuple[int, RecordBatch]] = []
     size = scanned = scanned_bytes = 0
     while start < end:
@@ -124,9 +168,30 @@ def record_page(
             or is_spent()
         ):
             break
+    return _page_of(question, found, start if start < end else None)
+
+
+def _departed_records(
+    departed: Departed | None,
+    question: FetchRecords,
+    wanted: EntryFilter,
+    selected: Callable[[RecordBatch], RecordBatch | None],
+) -> LogPage | Refused:
+    """Return the dropped batches with wanted records."""
+    page = _departed_page(departed, question, wanted)
+    if page is None:
+        return Refused(question.request, DEPARTED)
+    found = [(entry.offset, selected(entry.batch)) for entry in page.entries]
+    pairs = [(offset, batch) for offset, batch in found if batch is not None]
+    return _page_of(question, pairs, page.next if page.next < question.end else None)
+
+
+def _page_of(
+    question: FetchRecords, found: list[tuple[int, RecordBatch]], following: int | None
+) -> LogPage:
     return LogPage(
         request=question.request,
-        next=start if start < end else None,
+        next=following,
         offsets=tuple([offset for offset, _ in found]),
         batches=tuple([batch for _, batch in found]),
     )

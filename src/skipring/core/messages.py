@@ -23,9 +23,11 @@ from skipring.core.log_messages import (
     LogPage,
     Number,
     Refused,
+    TermsDigest,
 )
 from skipring.core.peers import EdgeKind, NodeId, Peer
 from skipring.core.publications import ID_BYTES
+from skipring.core.retention.floors import FloorStamps
 from skipring.core.summaries import SHORT_BYTES, RangeSummary, TrieDigest
 
 HOPS_MAX: Final = 255  # Limit: a hop count is one byte beside a short id.
@@ -40,6 +42,10 @@ AskedIds: TypeAlias = Annotated[
     bytes, Meta(max_length=ID_BYTES * IDS_ASKED, description=f"{ID_BYTES} bytes each")
 ]
 REMAINING_MAX: Final = 8  # Limit: remaining nodes in an announcement.
+CHARTERS_MAX: Final = 2  # Limit: rows with a charter in one message.
+CharterRows: TypeAlias = Annotated[
+    tuple[RecordBatch, ...], Meta(max_length=CHARTERS_MAX, description="batches")
+]
 RemainingNodes: TypeAlias = Annotated[
     tuple[NodeId, ...], Meta(max_length=REMAINING_MAX, description="nodes")
 ]
@@ -117,13 +123,15 @@ class CheckTrie(Struct, frozen=True, array_like=True, gc=False, tag=10):
     """Request to compare the receiver's trie with the claims of ``sender`` (Algorithm 5).
 
     A session is the exchange that one request starts. ``confirm`` requests an answer even if the
-    tries are equal (T19).
+    tries are equal (T19). ``terms`` is a digest of charter and floors, empty without both; its last
+    bit is set if the sender is stale (decision 0057).
     """
 
     sender: NodeId
     claims: Claims
     session: Session = 0
     confirm: bool = False
+    terms: TermsDigest = b""
 
 
 class CheckAndPublish(Struct, frozen=True, array_like=True, gc=False, tag=11):
@@ -137,6 +145,7 @@ class CheckAndPublish(Struct, frozen=True, array_like=True, gc=False, tag=11):
     claims: Claims
     session: Session = 0
     wanted: Claims = ()
+    terms: TermsDigest = b""
 
 
 class Publications(Struct, frozen=True, array_like=True, gc=False, tag=12):
@@ -150,10 +159,11 @@ class Publications(Struct, frozen=True, array_like=True, gc=False, tag=12):
 
 
 class TrieEqual(Struct, frozen=True, array_like=True, gc=False, tag=13):
-    """Statement that the trie of ``sender`` has the same root (T19)."""
+    """Statement that the trie of ``sender`` has the same root, under the same terms (T19)."""
 
     sender: NodeId
     root: TrieDigest
+    terms: TermsDigest = b""
 
 
 class PublishNew(Struct, frozen=True, array_like=True, gc=False, tag=14):
@@ -286,6 +296,19 @@ class HandoverDone(Struct, frozen=True, array_like=True, gc=False, tag=22):
     complete: bool
 
 
+class Terms(Struct, frozen=True, array_like=True, gc=False, tag=23):
+    """Terms on which ``sender`` retains publications: charter, floors and clock (decision 0057).
+
+    ``clock`` is 0 without a clock. ``asks`` requests the receiver's terms.
+    """
+
+    sender: NodeId
+    charters: CharterRows
+    floors: Annotated[FloorStamps, Meta(description="[age, full, tombstones]")]
+    clock: Number
+    asks: bool = False
+
+
 class ReportUnresponsive(Struct, frozen=True, array_like=True, gc=False, tag=66):
     """Report that the ring neighbour ``node`` has not sent a message for a while (section 3.3)."""
 
@@ -331,6 +354,7 @@ Message: TypeAlias = (
     | Draining
     | RequestHandover
     | HandoverDone
+    | Terms
     | ReportUnresponsive
     | Ping
     | Pong

@@ -23,6 +23,7 @@ ADDRESS_PATTERN: Final = rf"\A(?:\[[0-9A-Fa-f:.]{{2,45}}\]|[A-Za-z0-9._-]{{1,253
 # "host:port"; a hint for finding a node, not part of its identity
 Address: TypeAlias = Annotated[str, Meta(pattern=ADDRESS_PATTERN, description="address")]
 
+GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
 SUPERVISOR: Final[NodeId] = "supervisor"  # "assumed to be hard-coded" (section 3.2)
 
 
@@ -75,7 +76,19 @@ class Peer(Struct, frozen=True, order=True, array_like=True, gc=False):
         """Return the side of this peer on which ``other`` is."""
         return LEFT if other < self else RIGHT
 
+    def has_on(self, side: Side, other: Peer) -> bool:
+        """Return True if ``other`` may be a neighbour on a side; an equal label fits on both."""
+        return other.label <= self.label if side is LEFT else other.label >= self.label
+
+
+def golden_fraction(count: int) -> float:
+    """Return the fraction of a multiple of the golden ratio; consecutive ones are far apart."""
+    return count * GOLDEN_RATIO % 1.0
+
 
 def farther(peer: Peer, than: Peer, side: Side) -> bool:
-    """Return True if ``peer`` is strictly farther out on ``side`` than the other peer."""
-    return peer < than if side is LEFT else than < peer
+    """Return True unless ``peer`` is strictly nearer on ``side``: of equal labels the first stays.
+
+    Algorithm 1 compares labels only, and delegates if ``label_v <= u.left`` (decision 0061).
+    """
+    return peer.label <= than.label if side is LEFT else than.label <= peer.label

@@ -41,6 +41,21 @@ class Publication(Struct, frozen=True, kw_only=True, gc=False):
     late: bool = False  # a reader has handed out a later publication of its order
 
 
+class Revision(Struct, frozen=True, order=True, gc=False):
+    """Place of a record in the order of all records of a topic, and so of the writes of a key.
+
+    The highest one is the value of the key.
+    """
+
+    time: int  # microseconds since the epoch
+    publisher: NodeId
+    seq: int
+    id: bytes = b""  # decides between the records of two processes with one name and number
+
+
+DELETED: Final = "skipring.deleted"  # header of a tombstone, with the value 1
+
+
 # -- sequence numbers --------------------------------------------------------------------------
 
 COUNTER_BITS: Final = 22

@@ -8,13 +8,18 @@ from operator import itemgetter
 from typing import Final
 
 from skipring.core.batches import OVERHEAD_BYTES, BatchRecord, RecordBatch
-from skipring.core.effects import Deliver, Discard, Origin, Outbox, Rejected, Store
-from skipring.core.log import Log, MemoryLog
+from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Deliver, Discard, Origin, Outbox, Rejected, SaveTerms, Store
+from skipring.core.log import Log, MemoryLog, UnreadEntries, dense_offsets
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefix import Prefix
-from skipring.core.publications import ID_BYTES, OwnSequence, raise_newest
+from skipring.core.publications import OwnSequence, raise_newest
+from skipring.core.retention.charters import may_be_charter
+from skipring.core.retention.member import NO_TERMS, Retention
 from skipring.core.state import NumberState, ReplicaState
-from skipring.core.trie import OFFSET_BYTES, RECORD_BYTES, PublicationTrie
+from skipring.core.trie import PublicationTrie
+
+_Records = tuple[BatchRecord, ...]
 
 READ_AHEAD_MIN: Final = 16
 READ_AHEAD_MAX: Final = 4096  # Guess: 1 MiB of small batches.
@@ -28,44 +33,12 @@ UNINDEXED_MAX: Final = 1 << 18  # Limit: 30 MB, until they are indexed.
 _NO_PUBLICATIONS: Final = PublicationTrie()
 
 
-class UnreadEntries:
-    """Entries of a log after a start, to be indexed in the order of the first bytes of their ids.
-
-    Neighbouring ids share buckets of the trie. Measured: a third of the time for a million ids.
-    """
-
-    def __init__(self, entries: Iterator[tuple[bytes, int]]) -> None:
-        self._entries = entries
-        self._parts = [bytearray() for _ in range(256)]
-        self._sorted: Iterator[tuple[bytes, int]] | None = None  # once all are read
-
-    def index_some(self, trie: PublicationTrie, count: int | None) -> bool:
-        """Read or index the next entries, None: all of them; return True if none are left."""
-        if self._sorted is None:
-            read = list(islice(self._entries, count))
-            for key, offset in read:
-                self._parts[key[0]] += key + offset.to_bytes(OFFSET_BYTES, "big")
-            if len(read) == count:
-                return False
-            trie.reserve(sum(map(len, self._parts)) // RECORD_BYTES)
-            self._sorted = self._in_parts()
-        some = list(islice(self._sorted, count))
-        trie.add_many(some)
-        return len(some) != count
-
-    def _in_parts(self) -> Iterator[tuple[bytes, int]]:
-        while self._parts:
-            part = bytes(self._parts.pop())
-            for at in range(0, len(part), RECORD_BYTES):
-                middle, end = at + ID_BYTES, at + RECORD_BYTES
-                yield part[at:middle], int.from_bytes(part[middle:end], "big")
-
-
 class Replica:
     """Log and trie of one subscriber; the set of batches only grows (section 4.2)."""
 
     __slots__ = (
         "_accepts_opaque",
+        "_config",
         "_end",
         "_newest",
         "_spent",
@@ -74,6 +47,7 @@ class Replica:
         "_unread",
         "log",
         "own",
+        "retention",
         "topic",
     )
 
@@ -85,8 +59,11 @@ class Replica:
         node: NodeId = "",
         incarnation: int = 0,
         accepts_opaque: bool = True,
+        config: ProtocolConfig | None = None,
     ) -> None:
         self.topic = topic
+        self._config = config or ProtocolConfig.live()
+        self.retention: Retention | None = None  # None until a charter or terms arrive
         self._accepts_opaque = accepts_opaque
         self.log: Log = log if log is not None else MemoryLog()
         self._trie = _NO_PUBLICATIONS
@@ -157,6 +134,8 @@ class Replica:
         self._unindexed = self._unread = None
         self._end = self._newest = None
         end = self.log.end
+        if (self.log.terms or self.retention) and not self.ensure_retention().recover():
+            self.retention = None
         if end:
             self._newest = self.log.newest(self.own.node)
             entries = takewhile(lambda entry: entry[1] < end, self.log.entries())
@@ -251,7 +230,7 @@ class Replica:
         accepts_opaque = self._accepts_opaque or origin is Origin.OWN
         waiting = self._unindexed if self._unindexed is not None else {}
         new: list[RecordBatch] = []
-        records: list[tuple[BatchRecord, ...]] = []
+        records: list[_Records] = []
         start = end = self.log.end if self._end is None else self._end
         rejected = size = 0
         for batch in batches:
@@ -262,32 +241,36 @@ class Replica:
             if decoded is None:
                 rejected += 1
                 continue
+            is_checked = self.retention is not None or may_be_charter(batch, decoded)
+            if is_checked and not self._admits(batch, decoded, origin):
+                continue
             new.append(batch)
             records.append(decoded)
             waiting[key] = end
             end += batch.count
             size += OVERHEAD_BYTES + len(body)
-        if rejected:
-            out.append(Rejected(rejected))
+        out += [Rejected(rejected)] if rejected else ()
         if not new:
             return ()
         self._unindexed, self._end, added = waiting, end, tuple(new)
-        if len(waiting) > UNINDEXED_MAX:
-            self._index(2 * len(new))  # a bounded step, so that no event takes long
-        self.record_numbers(added)
         out.append(Store(start, added, size))
+        self._record(start, added, records, out)
         out.append(Deliver(added, tuple(records), start, end, origin, hops))
         return added
+
+    def _record(
+        self, start: int, added: tuple[RecordBatch, ...], records: list[_Records], out: Outbox
+    ) -> None:
+        """Index waiting ids if they are too many; record numbers, and what retention needs."""
+        if len(self._unindexed or ()) > UNINDEXED_MAX:
+            self._index(2 * len(added))  # a bounded step, so that no event takes long
+        self.record_numbers(added)
+        if (kept := self.retention) is not None and kept.on_stored(start, added, records):
+            out.append(SaveTerms(kept.saved(), kept.policy.max_bytes))  # in the same commit
 
     def _surely_new(self, batches: Iterable[RecordBatch], origin: Origin) -> list[RecordBatch]:
         is_own, node = origin is Origin.OWN, self.own.node
         return [batch for batch in batches if is_own and batch.publisher == node]
-
-    @property
-    def misplaced(self) -> int:
-        """Return the number of ids in the trie whose offset does not hold their batch."""
-        stored = {offset: key for key, offset in self.log.entries()}
-        return sum(stored.get(offset) != key for key, offset in self._trie.entries())
 
     def offset_of(self, key: bytes) -> int | None:
         """Return the offset of an id, whether indexed or waiting; None if it is unknown."""
@@ -361,7 +344,47 @@ class Replica:
         entry = self._trie.find(start)
         return self.read(*entry, out) if entry is not None else None
 
-    # -- credits (T14) -----------------------------------------------------------------------
+    def ensure_retention(self) -> Retention:
+        """Return the retention of this topic; create it at the first charter or terms."""
+        if self.retention is None:
+            self.retention = Retention(self.log, self._config)
+        return self.retention
+
+    def _admits(self, batch: RecordBatch, records: tuple[BatchRecord, ...], origin: Origin) -> bool:
+        """Return True if the terms of the topic admit a batch that is not in the trie."""
+        retention = self.ensure_retention()
+        is_own = origin is Origin.OWN and batch.publisher == self.own.node
+        return not self.reveal(batch.id) and retention.admits(batch, records, is_own=is_own)
+
+    def reveal(self, key: bytes) -> bool:
+        """Move a stored batch from the quarantine to the trie; return False if it is not there."""
+        offset = self.retention.reveal(key) if self.retention is not None else None
+        if offset is not None:
+            self._own_trie().add(key, offset)
+        return offset is not None
+
+    def remove(self, key: bytes, offset: int) -> None:
+        """Remove an id from the index if it has this offset."""
+        if self._trie.offset_of(key) == offset:
+            self._trie.remove(key)
+        if self._unindexed is not None and self._unindexed.get(key) == offset:
+            del self._unindexed[key]
+            self._unindexed = self._unindexed or None
+
+    def is_hidden(self, key: bytes, offset: int) -> bool:
+        """Return True if the batch that is stored at an offset is in quarantine."""
+        hidden = self.retention.quarantine.returned if self.retention is not None else {}
+        return hidden.get(key) == offset
+
+    @property
+    def terms(self) -> bytes:
+        """Return the digest of charter and floors; empty without both."""
+        return self.retention.digest() if self.retention is not None else NO_TERMS
+
+    @property
+    def is_idle(self) -> bool:
+        """Return True if the log has all batches of the event, and its index is read."""
+        return self._unread is None and self._end is None
 
     def renew_credits(self) -> None:
         """Renew the credit of every peer for the next interval."""
@@ -385,15 +408,21 @@ class Replica:
         right, indexed = stored | (self._unindexed or {}), dict(self._trie.entries())
         wrong = {key: offset for key, offset in indexed.items() if right.get(key) != offset}
         waiting = self._unindexed or {}
+        indexed |= dict.fromkeys(self.retention.quarantine.returned, 0) if self.retention else {}
         missing = [key for key in stored if key not in indexed and key not in waiting]
         return ReplicaState(
             numbers=self._wrong_numbers(),
             spent=dict(self._spent or {}),
-            unindexed=dict(waiting),
+            unindexed=self._dense(waiting),
             index=wrong | dict.fromkeys(missing),
             count=self._trie.wrong_count,
             scrubbed=self._trie.scrubbed,
         )
+
+    def _dense(self, waiting: Mapping[bytes, int]) -> dict[bytes, int]:
+        """Return the waiting ids with the offsets of a log without gaps, as a loaded one has."""
+        dense = dense_offsets(self.log) if waiting and self.retention is not None else {}
+        return {key: dense.get(offset, offset) for key, offset in waiting.items()}
 
     def _wrong_numbers(self) -> tuple[NumberState, ...]:
         """Return the newest number of each incarnation for which the log has another one."""

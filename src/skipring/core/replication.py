@@ -13,7 +13,7 @@ from typing import Any, ClassVar, assert_never
 from msgspec.structs import replace
 
 from skipring.core import log_pages
-from skipring.core.antientropy import AntiEntropy, TransferTracker
+from skipring.core.antientropy import AntiEntropy
 from skipring.core.backfill import BackfillClient
 from skipring.core.broadcast import Broadcast
 from skipring.core.config import ProtocolConfig
@@ -40,12 +40,15 @@ from skipring.core.messages import (
     Publications,
     RemoveConnections,
     RequestHandover,
+    Terms,
     TrieEqual,
 )
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.replica import Replica
 from skipring.core.ring import Ring
 from skipring.core.state import DrainState, HandoversState, SubscriberMemory
+from skipring.core.terms import TermsExchange, load_terms
+from skipring.core.transfers import TransferTracker
 
 
 class Replication:
@@ -91,6 +94,11 @@ class Replication:
     def in_sync(self) -> frozenset[NodeId]:
         """Return the ring neighbours that have confirmed being in sync since the last repair."""
         return frozenset(self._sync.nodes)
+
+    @property
+    def terms(self) -> TermsExchange | None:
+        """Return the exchange of terms; None in a topic without a charter."""
+        return self._repair.terms
 
     @property
     def is_backfilling(self) -> bool:
@@ -208,6 +216,10 @@ class Replication:
     def on_tick(self, ring_neighbours: list[NodeId], event: Tick, rng: Random, out: Outbox) -> None:
         """Run PublishTimeout, and the periodic actions of handovers, drain and backfill."""
         broadcast, config = self._broadcast, self._config
+        if self._replica.retention is not None:
+            self._repair.ensure_terms().on_tick(
+                event, ring_neighbours, broadcast.levels, config, out
+            )
         broadcast.on_tick()
         if broadcast.news_ticks:
             self._repair.reset_backoff()  # the tries may differ now (T18)
@@ -254,15 +266,23 @@ class Replication:
             return False
         return self._broadcast.is_quiet or self._replica.has_index_backlog
 
-    def on_flush(self) -> None:
-        """Index and hash a slice if it is time."""
+    @property
+    def has_to_drop(self) -> bool:
+        """Return True if many batches wait to be dropped, or to be indexed for that."""
+        return self._repair.terms is not None and self._repair.terms.has_to_drop
+
+    def on_flush(self, out: Outbox) -> None:
+        """Index and hash a slice if it is time; drop a slice of batches."""
         if self.has_to_index:
             self._repair.index_some()
+        if self._repair.terms is not None:
+            self._repair.terms.drop_some(self._config.dropped_batches, out)
 
     # -- state as a value ----------------------------------------------------------------------
 
     def memory(self) -> SubscriberMemory:
         """Return the variables as a value, without those of broadcast and replica."""
+        terms, retention = self._repair.terms, self._replica.retention
         return SubscriberMemory(
             repair=self._repair.state(),
             histories=self._transfers.state(),
@@ -272,6 +292,8 @@ class Replication:
             completeness=self._completeness.state(),
             backfill=self._backfill.state(),
             sync=self._sync.state(),
+            exchange=terms.state() if terms is not None else None,
+            terms=retention.state() if retention is not None else None,
         )
 
     def load(self, memory: SubscriberMemory) -> None:
@@ -286,6 +308,10 @@ class Replication:
         self._completeness.load(memory.completeness)
         self._backfill.load(memory.backfill)
         self._sync.load(memory.sync)
+        if memory.exchange is not None:
+            self._repair.ensure_terms().load(memory.exchange)
+        if memory.terms is not None:
+            load_terms(self._replica, memory.terms)
 
     # -- messages ----------------------------------------------------------------------------
 
@@ -309,6 +335,9 @@ class Replication:
         taken = self._repair.on_publications(message, sender, out)
         if taken:
             self._sync.reset()
+        retention = self._replica.retention
+        if retention is not None and retention.is_stale:
+            taken = tuple(each for each in taken if not retention.withholds(each))
         self._broadcast.announce(taken, sender)
 
     def _on_check(
@@ -320,8 +349,16 @@ class Replication:
     def _on_trie_equal(self, message: TrieEqual, sender: NodeId | None, out: Outbox) -> None:
         del sender
         if self._repair.is_equal(message):
+            if self._repair.terms is not None:
+                self._repair.terms.on_equal(message.terms)
             self._sync.add(message.sender)
             out.append(PeerInSync(message.sender, message.root))
+
+    def _on_terms(self, message: Terms, sender: NodeId | None, out: Outbox) -> None:
+        del sender
+        neighbours, batches = self._ring.neighbour_nodes(), self._config.dropped_batches
+        self._repair.ensure_terms().on_terms(message, neighbours, batches, out)
+        self._repair.reset_backoff()
 
     def _on_check_held(self, message: CheckHeld, sender: NodeId | None, out: Outbox) -> None:
         del sender
@@ -390,6 +427,7 @@ class Replication:
                 CheckTrie: _on_check,
                 CheckAndPublish: _on_check,
                 TrieEqual: _on_trie_equal,
+                Terms: _on_terms,
                 CheckHeld: _on_check_held,
                 Held: _on_held,
                 Draining: _on_draining,

@@ -8,6 +8,7 @@ the node probes other nodes it learns of, or leaves them to the supervisor (R10)
 from __future__ import annotations
 
 from random import Random
+from zlib import crc32
 
 from skipring.core.config import Rules
 from skipring.core.effects import Outbox
@@ -24,7 +25,7 @@ from skipring.core.peers import LEFT, RIGHT, SIDES, SUPERVISOR, EdgeKind, NodeId
 class Ring:
     """Ring edges of one subscriber."""
 
-    __slots__ = ("me", "neighbours", "node", "rules", "wrap")
+    __slots__ = ("ask_ticks", "me", "neighbours", "node", "rules", "wrap")
 
     def __init__(self, node: NodeId, rules: Rules) -> None:
         self.node = node
@@ -32,6 +33,8 @@ class Ring:
         self.me: Peer | None = None
         self.neighbours: list[Peer | None] = [None, None]
         self.wrap: Peer | None = None
+        # D1: since the last request; equal counters would make many nodes ask in the same tick.
+        self.ask_ticks = crc32(node.encode()) if rules.deterministic else 0
 
     @property
     def pred(self) -> Peer | None:
@@ -66,6 +69,10 @@ class Ring:
         self.neighbours = [left, right]
         self.wrap = wrap
 
+    def load_counter(self, ask_ticks: int) -> None:
+        """Replace the counter of D1; the value may be corrupted."""
+        self.ask_ticks = ask_ticks
+
     def remove_label(self) -> None:
         """Drop the label of this node and keep its edges."""
         self.me = None
@@ -80,11 +87,18 @@ class Ring:
         return peer.node in (self.node, SUPERVISOR)
 
     def asks_supervisor(self, length: int, rng: Random) -> bool:
-        """Decide at random whether to ask for the configuration (actions ii and iv, B14).
+        """Decide whether to ask for the configuration: by a coin, with D1 by a counter.
 
-        A node that seems to be the minimum asks every other time, other nodes rarely.
+        A node that seems to be the minimum asks every other time, other nodes rarely (actions ii
+        and iv, B14).
         """
-        if self.neighbours[LEFT] is None:
+        is_minimal = self.neighbours[LEFT] is None
+        if self.rules.deterministic:
+            period = 2 if is_minimal else length * length << (length + 1)
+            # A corrupted counter, too, is below the period from now on.
+            self.ask_ticks = (self.ask_ticks + 1) % period
+            return self.ask_ticks == 0
+        if is_minimal:
             return rng.getrandbits(1) == 0
         return asks_supervisor(length, rng, rare=self.rules.rare_requests)
 
@@ -107,7 +121,7 @@ class Ring:
         misplaced: list[Peer] = []
         for side in SIDES:
             peer = self.neighbours[side]
-            if peer is not None and me.side_of(peer) is not side:
+            if peer is not None and not me.has_on(side, peer):
                 self.neighbours[side] = None
                 misplaced.append(peer)
         for peer in misplaced:  # only now: two swapped neighbours would block each other
@@ -280,14 +294,17 @@ class Ring:
         return moved
 
     def _place(self, me: Peer, peer: Peer, out: Outbox) -> None:
-        side = me.side_of(peer)
-        current = self.neighbours[side]
-        if current is not None and farther(peer, current, side):
-            self._forward(current, peer, out)
-            return
-        self.neighbours[side] = peer
-        if current is not None:
-            out.send(peer.node, Introduce(current, EdgeKind.LINE, first_hand=False))
+        """Store a peer if its label is nearer than the neighbour's, else forward it."""
+        for side in SIDES:
+            current = self.neighbours[side]
+            if not me.has_on(side, peer):
+                continue
+            if current is not None and farther(peer, current, side):
+                self._forward(current, peer, out)
+                continue
+            self.neighbours[side] = peer
+            if current is not None:
+                out.send(peer.node, Introduce(current, EdgeKind.LINE, first_hand=False))
 
     def _is_conflict(self, peer: Peer, out: Outbox) -> bool:
         """Ask the supervisor and return True if another neighbour has the peer's label (R12)."""

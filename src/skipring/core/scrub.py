@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from skipring.core.batches import RecordBatch
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.effects import Discard, Outbox
 from skipring.core.log import PageLimits
 from skipring.core.replica import Replica
+from skipring.core.retention.charters import may_be_charter
 from skipring.core.state import ScrubState
 
 STEP_BYTES: Final = 1 << 16  # Limit: the batches of one step; the last one may exceed it.
@@ -69,11 +70,18 @@ class Scrubber:
         page = replica.log.read_page(self._offset, end, limits)
         replica.record_numbers(entry.batch for entry in page.entries)
         for offset, _, batch in page.entries:
-            is_sound = _is_sound(batch, replica)
+            if replica.is_hidden(batch.id, offset):
+                continue
+            records = _records_of(batch, replica)
+            is_sound = records is not None
             self._found += self._is_in_order(batch.id, offset, out, is_genuine=is_sound)
+            if records is not None and may_be_charter(batch, records):
+                replica.ensure_retention().charters.record(offset, batch, records)
         self._offset = max(self._offset, page.next)
         if self._offset >= end:
             self._has_doubts = self._found != self._ids
+            if replica.retention is not None:
+                replica.retention.restart_rows(replica.end)
             self._begin()
 
     def _is_in_order(self, key: bytes, offset: int, out: Outbox, *, is_genuine: bool) -> bool:
@@ -93,12 +101,11 @@ class Scrubber:
         return False
 
 
-def _is_sound(batch: RecordBatch, replica: Replica) -> bool:
-    """Return True if the id is right and readers accept the batch and its records."""
+def _records_of(batch: RecordBatch, replica: Replica) -> tuple[BatchRecord, ...] | None:
+    """Return the records; None unless the id is right and readers accept the batch."""
     if not (batch.is_acceptable and batch.is_genuine(replica.topic)):
-        return False
+        return None
     try:
-        batch.records()
+        return batch.records()
     except ValueError:
-        return False
-    return True
+        return None

@@ -13,10 +13,12 @@ from msgspec import Struct
 from skipring.core.batches import RecordBatch
 from skipring.core.labels import Label, Word
 from skipring.core.log import MemoryLog
+from skipring.core.log_messages import TermsDigest
 from skipring.core.messages import Hops
 from skipring.core.peers import NodeId, Peer
 from skipring.core.prefix import Prefix
 from skipring.core.publications import PublicationId
+from skipring.core.retention.member import TermsState
 from skipring.core.summaries import RangeSummary, ShortId, TrieDigest
 from skipring.core.topology import Chains, chains_around, line_and_wrap, neighbours_of
 from skipring.core.trie import Offset, PublicationTrie
@@ -109,6 +111,7 @@ class LogExtent(Struct, frozen=True, array_like=True, gc=False):
     epoch: int
     end: int
     count: int  # publications
+    terms: TermsDigest = b""
 
 
 class BackfillSourceState(Struct, frozen=True, kw_only=True, gc=False):
@@ -228,10 +231,23 @@ class ReplicaState(Struct, frozen=True, kw_only=True, gc=False):
     scrubbed: int = 0
 
 
+class ExchangeState(Struct, frozen=True, kw_only=True, gc=False):
+    """Exchange of terms with other members: partners, and ticks in which they may compare."""
+
+    equal: int = 0
+    levels: int = 0
+    met: dict[NodeId, int] = {}
+    ticks: int = 0
+
+
+# Id of a charter, or none.
+
+
 class SubscriberMemory(Struct, frozen=True, kw_only=True, gc=False):
     """Variables of a subscriber that section 3.2 does not name."""
 
     audit_ticks: int = 0
+    ask_ticks: int = 0  # D1
     chains: Chains | None = None
     weight: Word | None = None
     spreading: BroadcastState = BroadcastState()
@@ -246,6 +262,8 @@ class SubscriberMemory(Struct, frozen=True, kw_only=True, gc=False):
     backfill: BackfillState = BackfillState()
     sync: SyncState = SyncState()
     unheard: dict[NodeId, int] | None = None
+    exchange: ExchangeState | None = None
+    terms: TermsState | None = None
 
 
 class CaseState(Struct, frozen=True, gc=False):
@@ -314,8 +332,11 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
 
     def trie(self) -> PublicationTrie:
         """Build v.T: the trie of the publications, with the wrong digests."""
+        terms = self.memory.terms if self.memory is not None else None
+        hidden = terms.quarantine.returned if terms is not None else {}
+        entries = MemoryLog(self.publications).entries()
         trie = PublicationTrie()
-        trie.add_many(MemoryLog(self.publications).entries())
+        trie.add_many((key, at) for key, at in entries if hidden.get(key) != at)
         trie.corrupt(self.hashes)
         return trie
 

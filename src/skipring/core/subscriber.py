@@ -99,7 +99,7 @@ class Subscriber:
         self.ring_messages = RingMessages(self._ring, self._shortcuts, self._liveness, self._digest)
         opaque = config.accepts_opaque_ids
         self.replica = Replica(
-            topic, log, node=node, incarnation=incarnation, accepts_opaque=opaque
+            topic, log, node=node, incarnation=incarnation, accepts_opaque=opaque, config=config
         )
         self._broadcast = Broadcast(self._ring, self._shortcuts, self.replica, config)
         self.replication = Replication(self._ring, self._broadcast, self.replica, config)
@@ -122,7 +122,7 @@ class Subscriber:
                 self._on_tick(event, out)
             case Flush():
                 self._broadcast.on_flush(out)
-                self.replication.on_flush()
+                self.replication.on_flush(out)
             case SubscribeRequested():
                 self._on_subscribe_requested(out)
             case UnsubscribeRequested():
@@ -350,7 +350,9 @@ class Subscriber:
     @property
     def misplaced(self) -> int:
         """Return the number of ids in the trie whose offset does not hold their record."""
-        return self.replica.misplaced
+        stored = {offset: key for key, offset in self.replica.log.entries()}
+        indexed = self.replica.indexed_trie.entries()
+        return sum(stored.get(offset) != key for key, offset in indexed)
 
     @property
     def silence(self) -> dict[NodeId, LivenessState]:
@@ -385,7 +387,8 @@ class Subscriber:
     @property
     def has_to_flush(self) -> bool:
         """Return True if a Flush would have an effect."""
-        return self._broadcast.has_to_flush or self.replication.has_to_index
+        replication = self.replication
+        return self._broadcast.has_to_flush or replication.has_to_index or replication.has_to_drop
 
     def state(self) -> SubscriberState:
         """Return the machine's variables as a value, without its memory."""
@@ -410,6 +413,7 @@ class Subscriber:
             announcing=self._broadcast.announced(),
             holdings=self.replica.state(),
             audit_ticks=self._audit_ticks,
+            ask_ticks=self._ring.ask_ticks,
             chains=self._shortcuts.wrong_chains(),
             weight=self._digest.wrong_weight,
             unheard=self.unheard or None,
@@ -432,6 +436,7 @@ class Subscriber:
         self._broadcast.on_recovered()
         if state.memory is not None:
             self._audit_ticks = state.memory.audit_ticks
+            self._ring.load_counter(state.memory.ask_ticks)
             self._shortcuts.load(state.memory.chains)
             self._unheard.clear()
             self._unheard.update(state.memory.unheard or {})

@@ -49,6 +49,7 @@ from skipring.core.messages import (
     ReportUnresponsive,
     RequestHandover,
     Subscribe,
+    Terms,
     TrieEqual,
     Unsubscribe,
     Want,
@@ -417,7 +418,7 @@ def _subject(message: object) -> NodeId | None:
             return node
         case CheckTrie() | CheckAndPublish() | TrieEqual() | IHave() | Want():
             return message.sender
-        case CheckHeld() | Held() | Draining() | RequestHandover() | HandoverDone():
+        case CheckHeld() | Held() | Draining() | RequestHandover() | HandoverDone() | Terms():
             return message.sender
         case _:
             return None

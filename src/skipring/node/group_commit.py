@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+from skipring.core.effects import Drop, SaveTerms
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import TopicId
 from skipring.errors import StorageError
@@ -262,6 +263,7 @@ class TopicLogs:
 
     def __init__(self, store: LogStore | None, trace: DeliveryLog | None) -> None:
         self.by_topic: dict[TopicId, MemoryLog | SegmentLog] = {}
+        self.dropped = Counter[TopicId]()  # records that policies have removed
         self.trace = trace if trace is not None else DeliveryLog()
         self._store = store
 
@@ -271,9 +273,14 @@ class TopicLogs:
         self.by_topic[topic] = log
         return log
 
+    def drop(self, topic: TopicId, effect: Drop | SaveTerms) -> None:
+        """Apply an effect of retention, and count the dropped records."""
+        self.dropped[topic] += effect.apply(self.by_topic[topic])
+
     def forget(self, topic: TopicId) -> None:
         """Drop the log of a topic that the node has left; a store keeps it on disk."""
         self.by_topic.pop(topic, None)
+        self.dropped.pop(topic, None)
         self.trace.reset_counts(topic)
         if self._store is None:
             self.trace.forget(topic)

@@ -17,12 +17,14 @@ from skipring.core.effects import (
     Deliver,
     Discard,
     Drained,
+    Drop,
     Effect,
     Evicted,
     HeldBy,
     Origin,
     PeerInSync,
     Rejected,
+    SaveTerms,
     Send,
     SendSynced,
     Store,
@@ -54,7 +56,7 @@ from skipring.node.membership import CARRIERS, REQUESTS, Incarnations, Membershi
 from skipring.node.publisher import Publisher, PublishProxy, Replications
 from skipring.node.sender import Sender
 from skipring.node.settings import NodeSettings
-from skipring.node.status_server import RequestServer, incompleteness, node_health
+from skipring.node.status_server import RequestServer, incompleteness, node_health, topic_terms
 from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import LogStore
 from skipring.wire.bundle import SMALL_TYPES, TopicMessages
@@ -164,13 +166,14 @@ class NodeHost:
             has_disk=self._has_disk,
         )
         self.drain, self.unsubscribe = self.departures.drain, self.departures.unsubscribe
-        self.replications = Replications(topics, dispatch, self._find_members, tick_s)
+        find = partial(
+            self._sender.send_message, to=SUPERVISOR, message=FindMembers(0, LOCATED_MAX)
+        )
+        self.replications = Replications(topics, dispatch, find, tick_s)
         own = Publisher(dispatch, self.durability, self.departures, self.logs)
         self.publish, self.submit, self.resend = own.publish, own.submit, own.resend
-        has_disk = self._has_disk
-        self.publish_proxy = PublishProxy(
-            topics, self._sender, self.durability, own, has_disk=has_disk
-        )
+        disk = self._has_disk
+        self.publish_proxy = PublishProxy(topics, self._sender, self.durability, own, has_disk=disk)
         self.chaos = NodeChaos(
             self.name,
             self.links,
@@ -230,6 +233,8 @@ class NodeHost:
                     self.links.counts["invalid batch"] += effect.count
                 case Discard():
                     self._discarded += self.logs.discard(topic, effect.offset)
+                case Drop() | SaveTerms():
+                    self.logs.drop(topic, effect)
                 case SendSynced():
                     send = partial(self._sender.send_message, topic, effect.to, effect.message)
                     self.durability.call_when_durable(send)
@@ -315,9 +320,10 @@ class NodeHost:
         The messages of a group to one peer share a write.
         """
         is_throttled, to_scrub = self.durability.is_backpressured, self._to_scrub
+        clocks = self._settings.clocks()
         for topic in topics[:count]:
             if topic in self._machines:  # it may have been left
-                self.dispatch(topic, Tick(is_late, is_throttled, topic in to_scrub))
+                self.dispatch(topic, Tick(is_late, is_throttled, topic in to_scrub, *clocks))
         self._unticked, self._slice_timer = topics[count:], None
         if self._unticked:
             delay_s = self._settings.tick_s / (TICK_SLICES + 2)  # the timer has a jitter of 10 %
@@ -427,12 +433,11 @@ class NodeHost:
         """Stop passing deliveries and confirmations of a topic to the application."""
         self._receivers.pop(topic, None)
 
-    def _find_members(self, topic: TopicId) -> None:
-        self._sender.send_message(topic, SUPERVISOR, FindMembers(0, LOCATED_MAX))
-
     def _health(self, machine: Subscriber) -> NodeHealth:
         health = node_health(machine, self.links, self.durability, self.quarantined)
-        return replace(health, overlapping=self._overlapping)
+        topic, delay_us = machine.replica.topic, round(self._settings.policy_delay_s * 1_000_000)
+        terms = topic_terms(machine, self.logs.dropped[topic], delay_us)
+        return replace(health, overlapping=self._overlapping, terms=terms)
 
     @property
     def quarantined(self) -> int:

@@ -14,6 +14,7 @@ from skipring.core.effects import Origin
 from skipring.core.limits import shown
 from skipring.core.messages import SUPERVISOR_REQUESTS
 from skipring.core.peers import TopicId
+from skipring.core.subscriber import Subscriber
 from skipring.net.addresses import supervisor_at
 from skipring.net.peer import DialBackResult
 from skipring.node.host import NodeHost
@@ -164,12 +165,27 @@ def _topic_samples(topics: list[TopicId], node: NodeHost) -> dict[str, Samples]:
         "skipring_ring_neighbours_linked": {
             (t,): sum(map(is_linked, found)) for t, found in neighbours.items()
         },
+        **_terms_samples(machines, node),
         "skipring_supervisor_linked": {(t,): _is_supervised(node, t) for t in machines},
         "skipring_deliveries_total": {
             (t, origin.value): node.logs.trace.count(t, origin)
             for t in machines
             for origin in Origin
         },
+    }
+
+
+def _terms_samples(machines: Mapping[TopicId, Subscriber], node: NodeHost) -> dict[str, Samples]:
+    """Return the samples of the topics that have a charter."""
+    found = {t: m.replica.retention for t, m in machines.items() if m.replica.retention is not None}
+    return {
+        "skipring_floor_timestamp_seconds": {
+            (t,): each.floors.stamps.rows / 1e6 for t, each in found.items()
+        },
+        "skipring_trimmed_total": {(t,): node.logs.dropped[t] for t in found},
+        "skipring_retention_quarantined": {(t,): len(e.quarantine) for t, e in found.items()},
+        "skipring_stale": {(t,): each.is_stale for t, each in found.items()},
+        "skipring_clock_off": {(t,): each.clock.is_off for t, each in found.items()},
     }
 
 

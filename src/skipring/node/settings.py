@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from pathlib import Path
 from string import ascii_lowercase, digits
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
 
 # Guess: a publication that the tree has lost arrives within a second.
 FLUSHES_PER_TICK: Final = 4
+POLICY_DELAY_S: Final = 600.0  # Guess: an operator notices a mistake within 10 minutes.
 ANSWER_S: Final = 0.02  # Guess: a supervisor answers requests of 20 ms together.
 
 
@@ -38,7 +40,14 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     credentials: Credentials | None = None  # required for addresses other than loopback
     drain_s: float = 30.0  # Guess: 480 MB at the credits of a tick (decision 0049).
     is_chaotic: bool = False  # chaos requests may damage this process
+    policy_delay_s: float = POLICY_DELAY_S  # until a new policy of a topic takes effect
+    clock_offset_us: int = 0  # of the wall clock; only with ``is_chaotic``
     config: ProtocolConfig = ProtocolConfig.live()
+
+    def clocks(self) -> tuple[int, int]:
+        """Return the wall clock and the monotonic clock, in microseconds."""
+        now_us = time.time_ns() // 1000 + self.clock_offset_us
+        return max(now_us, 0), time.monotonic_ns() // 1000
 
 
 # -- name of a node ----------------------------------------------------------------------------

@@ -17,9 +17,11 @@ from skipring.core.events import Event, IndexRequested, Received
 from skipring.core.labels import Label
 from skipring.core.limits import NUMBER_MAX, shown
 from skipring.core.log_messages import NOT_A_MEMBER, FetchRecords, GetLogInfo, Refused
-from skipring.core.log_pages import record_page
+from skipring.core.log_pages import departed_of, record_page
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, TopicId
+from skipring.core.retention.charter import Charter, CharterRow
+from skipring.core.retention.floors import FloorStamps
 from skipring.core.roster import Roster
 from skipring.core.state import LivenessState
 from skipring.core.subscriber import Subscriber
@@ -37,6 +39,7 @@ from skipring.node.publisher import PublishProxy
 from skipring.node.sender import Sender
 from skipring.observability.clock import time_us
 from skipring.storage.delivery_log import DeliveryLog
+from skipring.storage.topic_log import SegmentLog
 from skipring.wire.limits import (
     CONFLICTS_MAX,
     ENTRIES_MAX,
@@ -56,6 +59,7 @@ from skipring.wire.rpc import (
     NodeStatus,
     Publish,
     RuntimeMessage,
+    TopicTerms,
     WireMessage,
 )
 
@@ -185,6 +189,33 @@ def node_health(
     )
 
 
+def topic_terms(machine: Subscriber, dropped: int, policy_delay_us: int) -> TopicTerms:
+    """Return charter, floors and quarantine of a topic; memory may be corrupted."""
+    retention, log = machine.replica.retention, machine.replica.log
+    disk_bytes = log.disk_bytes if isinstance(log, SegmentLog) else 0
+    if retention is None:
+        return TopicTerms(low=log.low, disk_bytes=disk_bytes, policy_delay_us=policy_delay_us)
+    stamps, clock = retention.floors.stamps, retention.clock
+    floors = (stamps.age, stamps.full, stamps.tombstones)
+    return TopicTerms(
+        acting=_charter(retention.acting),
+        newest=_charter(retention.newest_charter),
+        floors=FloorStamps(*[min(max(each, 0), NUMBER_MAX) for each in floors]),
+        dropped=dropped,
+        low=log.low,
+        disk_bytes=disk_bytes,
+        future=retention.quarantine.future,
+        returned=len(retention.quarantine.returned),
+        stale=retention.is_stale,
+        ahead_us=clock.deviation if clock.is_off else 0,
+        policy_delay_us=policy_delay_us,
+    )
+
+
+def _charter(row: CharterRow | None) -> Charter | None:
+    return row[0] if row is not None else None
+
+
 def incompleteness(machine: Subscriber) -> str | None:
     """Return why a member may lack publications that others have, or None."""
     if machine.replication.is_complete:
@@ -257,12 +288,12 @@ class RequestServer:
         machine = self._topics.machine(topic)
         if machine is None:
             return Refused(question.request, NOT_A_MEMBER)
+        replica = machine.replica
         match question:
             case FetchRecords():
-                return record_page(machine.replica.log, question, time_limit())
+                return record_page(replica.log, question, time_limit(), departed_of(replica))
             case FetchDeliveries():
-                log = machine.replica.log
-                return delivery_page(self._trace, topic, log, question, time_limit())
+                return delivery_page(self._trace, topic, replica.log, question, time_limit())
             case FetchArrivals():
                 return self._arrivals.answer(topic, question)
             case FetchChanges(request=request):

@@ -14,11 +14,13 @@ from skipring.core.effects import (
     Deliver,
     Discard,
     Drained,
+    Drop,
     Effect,
     Evicted,
     HeldBy,
     PeerInSync,
     Rejected,
+    SaveTerms,
     Send,
     SendSynced,
     Store,
@@ -157,6 +159,8 @@ class SupervisorHost:
                     | Rejected()
                     | Store()
                     | Discard()
+                    | Drop()
+                    | SaveTerms()
                     | SendSynced()
                     | PeerInSync()
                     | HeldBy()

@@ -158,6 +158,34 @@ OF_NODES: Final = (
         ("topic",),
         alarm="0 for 5 minutes: no node can join, and crashed nodes stay in the ring",
     ),
+    _gauge(
+        "skipring_floor_timestamp_seconds",
+        "Time below which the topic retains nothing; 0 without a limit.",
+        ("topic",),
+    ),
+    _counter(
+        "skipring_trimmed_total",
+        "Publications that the policy of the topic has removed here.",
+        ("topic",),
+    ),
+    _gauge(
+        "skipring_retention_quarantined",
+        "Batches in quarantine: their times are in the future, or only a stale node had them.",
+        ("topic",),
+        alarm="above 0 for 1 hour: run doctor",
+    ),
+    _gauge(
+        "skipring_stale",
+        "1 if the node was away for longer than deletions are remembered.",
+        ("topic",),
+        alarm="1 for 1 hour",
+    ),
+    _gauge(
+        "skipring_clock_off",
+        "1 if the clock of the node differs from those of both ring neighbours.",
+        ("topic",),
+        alarm="1 for 5 minutes: set the clock",
+    ),
     _counter("skipring_commits_total", "Group commits to the disk."),
     _counter(
         "skipring_commit_failures_total",

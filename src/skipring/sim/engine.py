@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import assert_never
 
@@ -16,12 +16,14 @@ from skipring.core.effects import (
     Deliver,
     Discard,
     Drained,
+    Drop,
     Effect,
     Evicted,
     HeldBy,
     Origin,
     PeerInSync,
     Rejected,
+    SaveTerms,
     Send,
     SendSynced,
     Store,
@@ -115,12 +117,14 @@ class World:
         config: ProtocolConfig,
         faults: Sequence[Fault] = (),
         uses_up_start: bool = False,
+        rng: Random | None = None,
     ) -> None:
         self.topic = start.topic
+        self.clocks = start.clocks
         self.config = replace(
             config, accepts_opaque_ids=config.accepts_opaque_ids or start.has_opaque
         )
-        self.rng = Random(f"skipring/{seed}")
+        self.rng = rng if rng is not None else Random(f"skipring/{seed}")
         self.round = 0
         self.events = 0
         self.sent: Counter[type[Message]] = Counter()
@@ -175,6 +179,7 @@ class World:
                 for node, machine in self.subscribers.items()
             },
             crashed=tuple(self.crashed),
+            clocks=self.clocks,
             channels=tuple(
                 Parcel(parcel.to, parcel.message, parcel.sender)
                 for parcel in sorted(self.in_flight(), key=lambda parcel: parcel.serial)
@@ -188,13 +193,26 @@ class World:
         self.channels.extend(self._held.pop(self.round, ()))
 
     def end_round(self) -> None:
-        """Advance the round counter."""
+        """Advance the round counter, and the clocks."""
         self.round += 1
+        if self.clocks.now:
+            self.clocks = replace(self.clocks, now=self.clocks.now + self.clocks.step)
+
+    def set_clocks(self, offsets: Mapping[NodeId, int]) -> None:
+        """Set the wall clocks of some nodes, by their offsets from the time of the world."""
+        self.clocks = replace(self.clocks, offsets={**self.clocks.offsets, **offsets})
+
+    def pass_time(self, time_us: int) -> None:
+        """Let time pass in which nothing happens."""
+        self.clocks = replace(self.clocks, now=self.clocks.now + time_us)
 
     def tick(self, node: NodeId) -> None:
         """Run a process's Timeout, then its Flush if it has deferred work."""
         self.events += 1
-        self.dispatch(node, _TICK)
+        clocks = self.clocks
+        self.dispatch(
+            node, Tick(now=clocks.of(node), monotonic=clocks.now) if clocks.now else _TICK
+        )
         machine = self.subscribers.get(node)
         if machine is not None and machine.has_to_flush:
             self.flush(node)
@@ -237,7 +255,13 @@ class World:
 
     def publish(self, node: NodeId, *payloads: bytes) -> None:
         """Publish a batch of these records at a node, as its application would."""
-        self.dispatch(node, PublishRequested(tuple(map(BatchRecord, payloads))))
+        self.publish_records(node, *map(BatchRecord, payloads))
+
+    def publish_records(self, node: NodeId, *records: BatchRecord) -> None:
+        """Publish records at a node, with its time if they have none."""
+        now = self.clocks.of(node)
+        made = tuple([each if each.time else replace(each, time=now) for each in records])
+        self.dispatch(node, PublishRequested(made))
 
     def publish_and_crash(self, node: NodeId, *payloads: bytes) -> None:
         """Publish a batch at a node that crashes between sending and storing (decision 51)."""
@@ -275,6 +299,8 @@ class World:
                     self._store(node, effect)
                 case Discard():
                     self._log_of(node).discard(effect.offset)
+                case Drop() | SaveTerms():
+                    effect.apply(self._log_of(node))
                 case Deliver():
                     self.deliveries.on_delivered(effect)
                 case Rejected():

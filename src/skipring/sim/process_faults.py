@@ -5,8 +5,9 @@ The simulation applies each fault at the start of every round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
+from random import Random
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -47,6 +48,23 @@ class CrashWave(Struct, frozen=True):
         victims = min(round(self.share * len(nodes)), len(nodes) - 1)
         for node in world.rng.sample(nodes, max(victims, 0)):
             world.crash(node)
+
+
+class ClockJump(Struct, frozen=True):
+    """Change of all wall clocks in each of the given rounds; ``offsets`` draws the new ones."""
+
+    rounds: tuple[int, ...]
+    offsets: Callable[[Sequence[NodeId], Random], dict[NodeId, int]]
+
+    @property
+    def last_round(self) -> int:
+        """Return the last round with this fault."""
+        return max(self.rounds, default=-1)
+
+    def strike(self, world: World) -> None:
+        """Set the clocks of all subscribers if this round is listed."""
+        if world.round in self.rounds:
+            world.set_clocks(self.offsets(sorted(world.subscribers), world.rng))
 
 
 class DrainWave(Struct, frozen=True):

@@ -13,7 +13,7 @@ from skipring.core.messages import SUPERVISOR_REQUESTS
 from skipring.sim.engine import World
 from skipring.sim.process_faults import Incident
 from skipring.sim.scenario import Scenario
-from skipring.sim.schedulers import SCHEDULERS, Scheduler
+from skipring.sim.schedulers import SCHEDULERS, ListedOrder, Scheduler
 from skipring.world.legitimacy import (
     channel_violations,
     explicit_state,
@@ -121,7 +121,9 @@ class Simulation:
             faults=scenario.faults(sorted(start.subscribers)),
             uses_up_start=self._adversary is not None,
         )
-        self._scheduler: Scheduler = SCHEDULERS[scenario.scheduler]()
+        self._scheduler: Scheduler = (
+            ListedOrder(scenario.orders) if scenario.orders else SCHEDULERS[scenario.scheduler]()
+        )
         self._incidents: tuple[Incident, ...] = scenario.incidents()
 
     def run_round(self) -> None:

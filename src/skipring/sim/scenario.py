@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from random import Random
@@ -17,10 +17,12 @@ from msgspec.structs import replace
 from skipring.core.batches import RECORDS_MAX
 from skipring.core.config import Mode, Preset, ProtocolConfig, Rule, Spread
 from skipring.core.peers import NodeId
+from skipring.core.retention.charter import US, Policy
 from skipring.errors import ScenarioError
 from skipring.sim.network_faults import Delay, Duplication, Fault, Loss, Partition
 from skipring.sim.process_faults import (
     Churn,
+    ClockJump,
     CrashWave,
     DrainWave,
     Incident,
@@ -32,6 +34,7 @@ from skipring.sim.process_faults import (
 )
 from skipring.sim.schedulers import SCHEDULERS
 from skipring.world.adversaries import ADVERSARIES, scatter
+from skipring.world.adversaries.retention_states import NOW, YEARS, with_charter
 from skipring.world.snapshot import Snapshot
 
 N_MAX: Final = 1_000_000  # Limit: fits into the memory of one process.
@@ -90,6 +93,25 @@ class PublishSpan(Struct, frozen=True, forbid_unknown_fields=True):
     per_round: Annotated[int, Meta(ge=1, le=1000)] = 1
 
 
+class ClockSpan(Struct, frozen=True, forbid_unknown_fields=True):
+    """Wall clocks that are off by up to ``off_s``, and two broken ones, off by years.
+
+    In each of the rounds of ``jumps`` all clocks are set again. A round takes ``round_s``.
+    """
+
+    off_s: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    broken: bool = False
+    jumps: tuple[Rounds, ...] = ()
+    round_s: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
+
+    def offsets(self, nodes: Sequence[NodeId], rng: Random) -> dict[NodeId, int]:
+        """Return an offset for each node; one broken clock is ahead, the other behind."""
+        off = round(self.off_s * US)
+        made = {node: rng.randint(-off, off) for node in nodes}
+        broken = rng.sample(sorted(nodes), min(len(nodes), 2)) if self.broken else []
+        return made | dict(zip(broken, (YEARS, -YEARS), strict=False))
+
+
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters of a run: options of ``skipring simulate``, and options that only files have."""
 
@@ -109,6 +131,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     closure: Rounds = 20
 
     title: str = ""
+    orders: tuple[int, ...] = ()  # of the first rounds: ``ListedOrder``
     batch: Annotated[int, Meta(ge=1, le=RECORDS_MAX)] = 1  # records of each publication
     detector_delay: Rounds | None = None  # an oracle suspects crashed nodes, this much later
     supervisor_restarts: tuple[Rounds, ...] = ()
@@ -119,11 +142,15 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     publisher_crashes: tuple[Rounds, ...] = ()
     wrong_suspicion: SuspicionSpan | None = None
     publish: PublishSpan | None = None
+    clocks: ClockSpan | None = None
+    policy: Policy | None = None  # of the topic; its charter is at one member
 
     def __post_init__(self) -> None:
         """Raise ValueError for an unknown adversary or scheduler."""
         _require("adversary", self.adversary, ADVERSARIES)
         _require("scheduler", self.scheduler, SCHEDULERS)
+        if self.orders and self.scheduler != "random":
+            raise ValueError("orders are for the scheduler random")
 
     @property
     def protocol(self) -> ProtocolConfig:
@@ -150,7 +177,17 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             chance = Random(f"{self.adversary}/{self.seed}")
             given = ADVERSARIES[self.adversary].build(self.n, chance, batch=self.batch)
         chance = Random(f"publications/{self.seed}")
-        return scatter(given, self.publications, chance, batch=self.batch)
+        made = scatter(given, self.publications, chance, batch=self.batch)
+        if self.policy is not None:
+            made = with_charter(made, self.policy, Random(f"charter/{self.seed}"))
+        return made if self.clocks is None else self._with_clocks(made, self.clocks)
+
+    def _with_clocks(self, world: Snapshot, span: ClockSpan) -> Snapshot:
+        """Return a world with the clocks of this scenario, at its own time if it has one."""
+        offsets = span.offsets(list(world.subscribers), Random(f"clocks/{self.seed}"))
+        step = round(span.round_s * US)
+        clocks = replace(world.clocks, now=world.clocks.now or NOW, step=step, offsets=offsets)
+        return replace(world, clocks=clocks)
 
     def faults(self, nodes: list[NodeId]) -> tuple[Fault, ...]:
         """Return the faults of messages between these subscribers."""
@@ -167,7 +204,8 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def incidents(self) -> tuple[Incident, ...]:
         """Return the faults of processes; the detector is last, so it sees the round's crashes."""
-        found: list[Incident] = []
+        span = self.clocks or ClockSpan()
+        found: list[Incident] = [ClockJump(span.jumps, span.offsets)] if span.jumps else []
         if self.churn > 0:
             found.append(Churn(self.churn))
         if self.crash is not None:

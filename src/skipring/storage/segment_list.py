@@ -40,6 +40,11 @@ class SegmentList:
         """Return the last segment."""
         return self.all[-1] if self.all else None
 
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the files."""
+        return sum([each.index.size + each.footer_bytes for each in self.all])
+
     def chain_before(self, offset: int) -> bytes | None:
         """Return the running digest at the start of a segment; None if no segment begins there."""
         with self._lock:

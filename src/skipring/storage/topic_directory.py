@@ -45,6 +45,7 @@ class TopicRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     dropped: dict[int, bytes] = {}
     owner: NodeId = ""  # the node of the store
     newest: list[int] = []  # the newest number of each incarnation of the owner
+    terms: bytes = b""  # of the machine of the topic (``core/log.py:Log.terms``)
 
 
 _RECORDS: Final = BlockFormat(b"skiptop1", TopicRecord)

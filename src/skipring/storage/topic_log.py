@@ -82,6 +82,7 @@ class SegmentLog:
         self._record = record = recovered.record
         self._is_recorded = recovered.is_recorded  # the record on the disk is up to date
         self.topic, self.store, self.epoch = record.topic, record.store, record.epoch
+        self.terms = record.terms
         self._absent = record.absent  # ranges of offsets, from ``low`` on
         self._lock = Lock()  # for state that a commit in another thread uses
         self._segments = SegmentList(recovered.segments, readers, self._lock, record.low)
@@ -129,7 +130,8 @@ class SegmentLog:
         sealed_bytes = last_bytes if last_bytes >= self._segment_bytes_max else 0
         sealed_bytes += self._segment_bytes_max if self._has_garbage else 0
         discarded_bytes = sum([len(data) for _, data in self._discards[:]])
-        return self._unconfirmed_bytes + sealed_bytes + discarded_bytes
+        record_bytes = len(self.terms) * (not self._is_recorded)
+        return self._unconfirmed_bytes + sealed_bytes + discarded_bytes + record_bytes
 
     # -- reads -----------------------------------------------------------------------------
 
@@ -235,6 +237,12 @@ class SegmentLog:
         is_inside = entry.batch.id == GAP_ID and entry.end > offset
         return TRIMMED_CHAIN if is_inside else entry.chain[:CHAIN_BYTES]
 
+    @property
+    def disk_bytes(self) -> int:
+        """Return the size of the segments, with dropped entries that still take space."""
+        with self._lock:
+            return self._segments.size_bytes + self._unconfirmed_bytes
+
     # -- writes ----------------------------------------------------------------------------
 
     def append(self, batch: RecordBatch) -> int:
@@ -334,6 +342,12 @@ class SegmentLog:
         limit = SEGMENT_BYTES_MAX if bytes_max is None else bytes_max // SEGMENTS_OF_LIMIT
         self._segment_bytes_max = min(max(limit, SEGMENT_BYTES_MIN), self._default_bytes_max)
 
+    def save_terms(self, terms: bytes) -> None:
+        """Replace the terms. The next commit makes it durable."""
+        with self._lock:
+            self.terms, self._is_recorded = terms, False
+            self._changed[self.topic] = self
+
     # -- commits ---------------------------------------------------------------------------
 
     def write(self) -> None:
@@ -342,7 +356,7 @@ class SegmentLog:
             entries = self._unconfirmed[:]
             is_recorded, self._is_recorded = self._is_recorded, True
             low = min(self.low, self.durable_end)  # a crash must not lose the entries before it
-            record = replace(self._record, absent=self._absent, low=low)
+            record = replace(self._record, absent=self._absent, low=low, terms=self.terms)
         if not is_recorded:
             self._directory.write_record(record)
             self._record = record

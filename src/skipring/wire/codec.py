@@ -46,6 +46,7 @@ from skipring.core.messages import (
     Publications,
     PublishMany,
     PublishNew,
+    Terms,
 )
 from skipring.core.peers import NodeId, Peer, TopicId
 from skipring.core.publications import ID_BYTES
@@ -241,6 +242,11 @@ def _check_several(message: Publications | PublishMany) -> None:
         _check_batch(batch)
 
 
+def _check_charters(message: Terms) -> None:
+    for batch in message.charters:
+        _check_batch(batch)
+
+
 def _check_page(message: LogPage) -> None:
     for batch in message.batches:
         _check_listed(batch)
@@ -265,6 +271,7 @@ _BATCH_CHECKS: Final[Mapping[type[WireMessage], Check]] = {
     Publish: _check_publish,
     PublishMany: _check_several,
     Publications: _check_several,
+    Terms: _check_charters,
 }
 _CHECKS: Final[Mapping[type[WireMessage], Check]] = {
     **_BATCH_CHECKS,

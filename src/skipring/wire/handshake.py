@@ -22,7 +22,7 @@ from skipring.wire.framing import CONTROL, Frame, FrameReader, frame
 from skipring.wire.limits import check_address
 
 MAGIC: Final = "skipring"
-VERSION: Final = 4
+VERSION: Final = 5
 # Last field of a greeting that opens a connection: a server of a line protocol, such as HTTP,
 # answers it at once and is recognised. Readers ignore it, like every field after the known ones.
 BLANK_LINE: Final = "\r\n\r\n"

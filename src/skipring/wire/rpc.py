@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from skipring.core.batches import RecordBatch
 from skipring.core.labels import Word
+from skipring.core.limits import NUMBER_MAX
 from skipring.core.log_messages import (
     FetchLog,
     FetchRecords,
@@ -29,6 +30,8 @@ from skipring.core.name_registry import Conflict
 from skipring.core.peers import Address as Address  # noqa: PLC0414  (exported from here, too)
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import PublicationId
+from skipring.core.retention.charter import Charter
+from skipring.core.retention.floors import NO_FLOORS, FloorStamps
 from skipring.core.summaries import TrieDigest
 from skipring.core.trie import Offset
 from skipring.wire import limits
@@ -111,6 +114,23 @@ class GetNodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=75):
     request: Number
 
 
+class TopicTerms(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """Charter, floors and quarantine of one topic at a node (docs/retention.md)."""
+
+    acting: Charter | None = None  # the effective charter
+    newest: Charter | None = None  # the highest one of the node; it may not have begun
+    floors: FloorStamps = NO_FLOORS
+    dropped: Number = 0  # records that the policy has removed since the process started
+    low: Offset = 0
+    disk_bytes: Number = 0
+    future: Number = 0  # quarantined batches with a stamp in the future
+    returned: Number = 0  # quarantined batches that only stale members have held
+    stale: bool = False
+    # microseconds by which the node's clock is ahead of both neighbours; 0 within the tolerance
+    ahead_us: Annotated[int, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)] = 0
+    policy_delay_us: Number = 0
+
+
 class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """Condition of a node's process, as far as it concerns one topic."""
 
@@ -127,6 +147,7 @@ class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     overlapping: Number = 0
     # other processes that have claimed the node's name recently
     clones: Annotated[tuple[Address, ...], Meta(max_length=limits.CLONES_MAX)] = ()
+    terms: TopicTerms = TopicTerms()
 
 
 class NodeStatus(limits.RingVariables, frozen=True, array_like=True, gc=False, tag=76):

@@ -9,7 +9,7 @@ generated lazily, lowest layer first, so a yes-or-no check computes only the fir
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from enum import StrEnum
 
 from msgspec import Struct
@@ -24,8 +24,10 @@ from skipring.core.messages import (
     Unsubscribe,
 )
 from skipring.core.peers import NodeId, Peer, TopicId
+from skipring.core.retention.member import Retention
 from skipring.core.roster import Roster, index_of
 from skipring.core.topology import Chains, chains_around, line_and_wrap
+from skipring.world.retained_rows import retention_faults, retention_of
 from skipring.world.snapshot import (
     CARRIERS,
     Parcel,
@@ -93,6 +95,11 @@ def channel_violations(view: View) -> Iterator[Violation]:
 
 def publication_violations(view: View) -> Iterator[Violation]:
     """Yield each member with missing publications or a wrong trie (PUB)."""
+    members = {node: seen for node, seen in view.subscribers.items() if seen.member}
+    terms = {node: retention_of(seen) for node, seen in members.items()}
+    if any(each is not None and len(each.charters) for each in terms.values()):
+        yield from _retention_violations(view, members, terms)
+        return
     # Treat equal roots as equal tries here; _stored_violations finds a wrong stored hash.
     keys_by_root = {
         trie.root(): frozenset(trie.keys())
@@ -114,6 +121,18 @@ def publication_violations(view: View) -> Iterator[Violation]:
         for node, seen in view.subscribers.items():
             if seen.member:
                 yield from _stored_violations(node, seen, view.topic)
+
+
+def _retention_violations(
+    view: View,
+    members: Mapping[NodeId, SubscriberView],
+    known: Mapping[NodeId, Retention | None],
+) -> Iterator[Violation]:
+    """Yield the violations of a topic with a charter."""
+    faults = list(retention_faults(members, known, list(view.in_flight()), view.topic))
+    yield from map(_publications, faults)
+    for node, seen in () if faults else members.items():
+        yield from _stored_violations(node, seen, view.topic)
 
 
 def _ids_in_flight(view: View) -> frozenset[bytes]:
@@ -138,7 +157,9 @@ def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> It
             yield _publications(f"{node} has {name} under a wrong id")
         elif not _is_readable(batch):
             yield _publications(f"{node} has {name} with unreadable records")
-    stored = {batch.id for batch in publications}
+    retention = retention_of(seen)
+    returned = retention.hidden() if retention is not None else frozenset()
+    stored = {batch.id for batch in publications if batch.id not in returned}
     indexed = set(seen.trie().keys())
     if lost := len(indexed - stored):
         yield _publications(f"{node} has lost {lost} publications that its trie still has")

@@ -35,6 +35,18 @@ class Parcel(Struct, frozen=True, gc=False):
     serial: int = -1  # -1: in the channel since the start
 
 
+class Clocks(Struct, frozen=True, kw_only=True, gc=False):
+    """Clocks of a world, in microseconds; without a time, nodes have no clocks."""
+
+    now: int = 0
+    step: int = 1_000_000  # in a round
+    offsets: dict[NodeId, int] = {}  # of the wall clocks of nodes
+
+    def of(self, node: NodeId) -> int:
+        """Return the wall clock of a node; 0 if it has none."""
+        return max(self.now + self.offsets.get(node, 0), 1) if self.now else 0
+
+
 class Snapshot(Struct, frozen=True, kw_only=True):
     """System state of one topic: the content of a world file."""
 
@@ -43,6 +55,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     subscribers: dict[NodeId, SubscriberState]
     crashed: tuple[NodeId, ...] = ()
     channels: tuple[Parcel, ...] = ()
+    clocks: Clocks = Clocks()
 
     @property
     def roster(self) -> Roster:

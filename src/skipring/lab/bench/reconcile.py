@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec.msgpack import Encoder
 
-from skipring.core.antientropy import AntiEntropy, TransferTracker
+from skipring.core.antientropy import AntiEntropy
 from skipring.core.batches import RecordBatch
 from skipring.core.config import Mode, ProtocolConfig
 from skipring.core.effects import Outbox, Send, Store
@@ -26,6 +26,7 @@ from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publicat
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BYTES
 from skipring.core.replica import Replica
+from skipring.core.transfers import TransferTracker
 from skipring.core.trie import PublicationTrie
 from skipring.lab.bench.report import Row
 

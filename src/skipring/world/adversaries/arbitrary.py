@@ -17,6 +17,7 @@ from skipring.core.batches import RecordBatch
 from skipring.core.labels import LABEL_BITS, Label
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
+    CHARTERS_MAX,
     MESSAGE_TYPES,
     SUPERVISOR_REQUESTS,
     CheckAndPublish,
@@ -43,6 +44,7 @@ from skipring.core.messages import (
     RequestHandover,
     SetConfiguration,
     Subscribe,
+    Terms,
     TrieEqual,
     Unsubscribe,
     Want,
@@ -50,7 +52,16 @@ from skipring.core.messages import (
 from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer
 from skipring.core.prefix import ALL, Prefix, apart
 from skipring.core.publications import ID_BYTES
-from skipring.core.state import LivenessState, SubscriberState, SupervisorState
+from skipring.core.retention.floors import FloorsState, FloorStamps
+from skipring.core.retention.member import TermsState
+from skipring.core.retention.quarantine import FutureBatch, QuarantineState
+from skipring.core.retention.topic_clock import ClockState, NeighbourClock
+from skipring.core.state import (
+    ExchangeState,
+    LivenessState,
+    SubscriberState,
+    SupervisorState,
+)
 from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary, Summary
 from skipring.world.adversaries.builders import (
     Database,
@@ -69,6 +80,7 @@ _PUBLICATIONS: Final = 8  # available to forged messages
 _PREFIX_BITS: Final = 12
 _COUNTER_MAX: Final = 1024  # beyond every threshold that R9 accepts
 _MESSAGES_PER_NODE: Final = 4
+_OFFSETS: Final = 1 << 40
 _FORGED_PER_NODE: Final = 6  # if forged messages are the only fault
 
 _LINKS: Final = tuple(EdgeKind)
@@ -211,6 +223,46 @@ class Arbitrary:
         ids = self.some(self.short_id)
         return b"".join(ids), self.rng.randbytes(len(ids))
 
+    def terms(self) -> tuple[Any, ...]:
+        """Return the fields of Terms with any clock and floors, and rows that are no charters."""
+        stamps = [self.rng.choice((0, self.rng.getrandbits(63))) for _ in range(4)]
+        charters = tuple(self.half())[:CHARTERS_MAX]
+        return self.node(), charters, FloorStamps(*stamps[:3]), stamps[3], self.chance(0.5)
+
+    def terms_state(self, counter: Callable[[], int]) -> TermsState:
+        """Return arbitrary clocks, floors and quarantines, without a charter."""
+        known = {node: NeighbourClock(counter(), counter()) for node in self.some(self.node)}
+        future = [FutureBatch(counter(), each) for each in self.half() if each.body]
+        return TermsState(
+            clock=ClockState(own=counter(), monotonic=counter(), neighbours=known),
+            floors=FloorsState(
+                age=counter(),
+                full=counter(),
+                tombstones=counter(),
+                adopted_age=counter(),
+                adopted_tombstones=counter(),
+            ),
+            quarantine=QuarantineState(
+                future=tuple(future),
+                returned={key: self.rng.randrange(_OFFSETS) for key in self.some(self.whole_id)},
+                evicted=counter(),
+            ),
+            last_confirmed=counter(),
+            newest=counter(),
+            rows_ticks=counter(),
+            charters=tuple(sorted({counter() for _ in range(3)})),
+            confirmed=self.rng.randbytes(ID_BYTES),
+        )
+
+    def exchange_state(self, counter: Callable[[], int]) -> ExchangeState:
+        """Return arbitrary partners and counters of an exchange of terms."""
+        return ExchangeState(
+            equal=counter(),
+            levels=counter(),
+            met={node: counter() for node in self.some(self.node)},
+            ticks=counter(),
+        )
+
     def whole_id(self) -> bytes:
         """Return any id, half of the time of an existing publication."""
         if self.publications and self.chance(0.5):
@@ -290,6 +342,7 @@ MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], tuple[Any, ...]]]] 
         Draining: lambda draw: (draw.node(), tuple(draw.few(draw.node))[:8]),
         RequestHandover: lambda draw: (draw.node(), draw.session()),
         HandoverDone: lambda draw: (draw.node(), draw.session(), draw.chance(0.5)),
+        Terms: lambda draw: draw.terms(),
         ReportUnresponsive: lambda draw: (draw.node(),),
         Ping: lambda draw: (draw.session(),),
         Pong: lambda draw: (draw.session(),),

@@ -19,6 +19,7 @@ from skipring.world.adversaries import (
     builders,
     database_states,
     memory_states,
+    retention_states,
     ring_states,
 )
 from skipring.world.snapshot import Snapshot
@@ -164,6 +165,40 @@ _ALL: Final = (
         builders.corrupted_caches,
         has_publications=True,
     ),
+    Adversary(
+        "A50", "Members have arbitrary floors, under a charter", retention_states.arbitrary_floors
+    ),
+    Adversary(
+        "A51",
+        "Members have arbitrary clocks of their neighbours, and arbitrary floors",
+        retention_states.arbitrary_neighbour_clocks,
+    ),
+    Adversary(
+        "A52",
+        "Superseded, future and forged charters are scattered",
+        retention_states.scattered_charters,
+    ),
+    Adversary(
+        "A53",
+        "Expired and superseded publications are scattered",
+        retention_states.scattered_expired_rows,
+    ),
+    Adversary(
+        "A54",
+        "A quarter returns with values of keys that were deleted long ago",
+        retention_states.returning_members,
+    ),
+    Adversary(
+        "A55",
+        "Members have arbitrary confirmations of their tries",
+        retention_states.arbitrary_confirmations,
+    ),
+    Adversary(
+        "A56",
+        "Quarantines have publications that belong in the trie, and the reverse",
+        retention_states.exchanged_quarantines,
+    ),
+    Adversary("A57", "Two clocks are ten years ahead and back", retention_states.broken_clocks),
     Adversary(
         "A60",
         "Two database entries are swapped, the digest of the database is the old one",

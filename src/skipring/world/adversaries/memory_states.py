@@ -121,6 +121,7 @@ class Memories:
         draw = self._draw
         return SubscriberMemory(
             audit_ticks=self.counter(),
+            ask_ticks=self.counter(),
             spreading=BroadcastState(
                 calm_ticks=self.counter(),
                 has_news=draw.chance(0.5),
@@ -144,6 +145,8 @@ class Memories:
             backfill=self._backfill(),
             sync=self._sync(),
             unheard={node: self.counter() for node in draw.some(draw.node)} or None,
+            terms=draw.terms_state(self.counter),
+            exchange=draw.exchange_state(self.counter),
         )
 
     def _transfers(self) -> TransferState:
@@ -395,7 +398,11 @@ def wrong_derived_values(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
 
 def arbitrary_counters(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Scatter publications; set arbitrary counters of the subscribers."""
-    world = scattered_publications(n, rng, batch=batch)
+    return with_counters(scattered_publications(n, rng, batch=batch), rng)
+
+
+def with_counters(world: Snapshot, rng: Random) -> Snapshot:
+    """Return the world with arbitrary counters of the subscribers."""
     draw = Memories(world, rng)
     return with_states(world, lambda _, state: replace(state, memory=draw.counters()))
 

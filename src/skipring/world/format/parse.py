@@ -54,7 +54,7 @@ from skipring.world.format.forms import (
     whole_text,
 )
 from skipring.world.format.render import OBJECTS, REQUIRED, fields_of
-from skipring.world.snapshot import Parcel, Snapshot
+from skipring.world.snapshot import Clocks, Parcel, Snapshot
 
 TOPIC_BYTES_MAX: Final = 255  # Limit: the same as on the wire.
 
@@ -133,7 +133,7 @@ def _file_type(hint: Any, plain: Mapping[type, Any]) -> Any:  # noqa: ANN401, PL
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         if args[0] is bytes:
-            return hex_of(args[1].max_length)
+            return hex_of(args[1].max_length, *([] if args[1].min_length else [0]))
         inner = _file_type(args[0], plain)
         return hint if inner is int else inner
     if origin in (Union, UnionType):
@@ -210,6 +210,7 @@ def _message(fields: Struct, reader: ValueReader) -> Struct | None:
 
 
 _SUPERVISOR: Final = _leaf(SupervisorState, _IN_STATES)
+_CLOCKS: Final = _leaf(Clocks, _IN_MEMORY)
 _SUBSCRIBER: Final = _leaf(SubscriberState, _IN_STATES)
 _PARCEL: Final = defstruct(
     "ParcelFile",
@@ -246,6 +247,7 @@ _WORLD: Final = defstruct(
         ("subscribers", map_of(str, _DECLARED, Any)),
         ("crashed", array_of(_DECLARED, ...), ()),
         ("channels", tuple[Any, ...], ()),
+        ("clocks", Any, {}),
     ],
     forbid_unknown_fields=True,
 )
@@ -277,6 +279,7 @@ def parse_world(text: str | bytes) -> Snapshot:
             for node, state in world.subscribers.items()
         },
         crashed=world.crashed,
+        clocks=reader.read(world.clocks, _CLOCKS, "$.clocks"),
         channels=tuple(
             Parcel(parcel.to, parcel.message) for parcel in parcels if parcel.message is not None
         ),

@@ -67,7 +67,9 @@ def render_world(snapshot: Snapshot) -> str:
         "supervisor": _json(_state(snapshot.supervisor)),
         "topic": _json(snapshot.topic),
     }
-    return _block("{}", (f"{_json(key)}: {text}" for key, text in world.items())) + "\n"
+    if snapshot.clocks.now:
+        world["clocks"] = _json(snapshot.clocks)
+    return _block("{}", (f"{_json(key)}: {text}" for key, text in sorted(world.items()))) + "\n"
 
 
 def _block(brackets: str, lines: Iterable[str]) -> str:

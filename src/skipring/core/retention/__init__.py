@@ -1,0 +1,1 @@
+"""Retention: which batches of a topic a member keeps (decision 0057)."""

@@ -1,0 +1,391 @@
+"""Retained rows of a topic with a policy: what the policy keeps, and what is dropped next.
+
+A batch is the unit. ``keep`` is the rule; ``RetainedRows`` applies it step by step to a log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import islice
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.log import Log, PageLimits
+from skipring.core.publications import DELETED, Revision
+from skipring.core.retention.charter import CharterRow, Policy, charter_of, is_reserved, rank
+from skipring.core.retention.floors import FloorStamps
+from skipring.core.retention.stamp_index import StampIndex
+
+SLICE_BYTES: Final = 16 * 1024 * 1024  # Guess: reading them takes less than 20 ms.
+
+
+EXPIRED_MAX: Final = 4096  # tombstones in one slice. Guess: 5 ms.
+NOTHING_HIDDEN: Final[Mapping[bytes, int]] = MappingProxyType({})
+BACKLOG: Final = 512  # Guess: fewer superseded batches wait for the next tick.
+
+
+class KeyWrite(NamedTuple):
+    """Newest record of a key in one batch."""
+
+    revision: Revision
+    is_deleted: bool  # a tombstone
+
+
+class Row(NamedTuple):
+    """Properties of a batch that decide whether it is retained."""
+
+    stamp: int  # the latest time of its records
+    is_reserved: bool
+    has_keyless: bool  # a record without a key is never superseded
+    writes: dict[bytes, KeyWrite]
+
+    @classmethod
+    def of(cls, batch: RecordBatch, records: Sequence[BatchRecord]) -> Row:
+        """Return the properties of a batch with decoded records; none if it is opaque."""
+        writes: dict[bytes, KeyWrite] = {}
+        has_keyless = not records
+        reserved = is_reserved(records)
+        for index, each in enumerate(records):
+            if not each.key or reserved:
+                has_keyless = True
+                continue
+            revision = Revision(each.time, batch.publisher, batch.first + index, batch.id)
+            known = writes.get(each.key)
+            if known is None or known.revision < revision:
+                writes[each.key] = KeyWrite(revision, DELETED in each.headers)
+        return cls(stamp_of(records), reserved, has_keyless, writes)
+
+
+def stamp_of(records: Iterable[BatchRecord]) -> int:
+    """Return the stamp of a batch: the latest time of its records; 0 if it has none."""
+    return max([each.time for each in records], default=0)
+
+
+def keep(
+    batches: Iterable[RecordBatch],
+    policy: Policy,
+    floors: FloorStamps,
+    acting: CharterRow | None = None,
+) -> list[RecordBatch]:
+    """Return the batches that a policy with these floors retains, in their order.
+
+    ``acting`` is the effective charter; the charters that it replaces are dropped.
+    """
+    rows = {batch.id: (batch, Row.of(batch, batch.records())) for batch in batches}
+    kept = {
+        key: (batch, row)
+        for key, (batch, row) in rows.items()
+        if (not _is_replaced(batch, acting) if row.is_reserved else row.stamp >= floors.rows)
+    }
+    if policy.compact:
+        kept = _compacted(kept, floors.tombstones)
+    return [batch for batch, _ in kept.values()]
+
+
+def _is_replaced(batch: RecordBatch, acting: CharterRow | None) -> bool:
+    charter = charter_of(batch.records()[0])
+    return charter is not None and acting is not None and rank((charter, batch.id)) < rank(acting)
+
+
+def _compacted(
+    rows: dict[bytes, tuple[RecordBatch, Row]], floor: int
+) -> dict[bytes, tuple[RecordBatch, Row]]:
+    """Drop rows whose records are all superseded, or tombstones below a floor.
+
+    A tombstone stays while another row has an older record of its key (document 7).
+    """
+    newest: dict[bytes, Revision] = {}
+    for _, row in rows.values():
+        for key, write in row.writes.items():
+            newest[key] = max(newest.get(key, write.revision), write.revision)
+    while True:
+        holders = Counter(key for _, row in rows.values() for key in row.writes)
+        kept = {
+            id_: (batch, row)
+            for id_, (batch, row) in rows.items()
+            if row.has_keyless
+            or any(
+                newest[key] == write.revision
+                and not (write.is_deleted and write.revision.time < floor and holders[key] == 1)
+                for key, write in row.writes.items()
+            )
+        }
+        if len(kept) == len(rows):
+            return kept
+        rows = kept
+
+
+def _records_of(batch: RecordBatch) -> Sequence[BatchRecord]:
+    """Return the records; none if they cannot be read: the scrubber quarantines such a batch."""
+    try:
+        return batch.records()
+    except ValueError:
+        return ()
+
+
+class Dropped(NamedTuple):
+    """Batch that is not retained any more; None if it cannot be read."""
+
+    offset: int
+    batch: RecordBatch | None
+
+
+class _Newest(NamedTuple):
+    """Newest record of a key, and the offset of its batch."""
+
+    time: int
+    publisher: str
+    seq: int
+    offset: int
+
+
+class _Live(NamedTuple):
+    """Keys of which a batch has the newest record, one more if it has records without a key."""
+
+    keys: int
+    stamp: int
+
+
+class RetainedRows:
+    """Index of the rows of a topic with a policy; it is derived from the log, in slices."""
+
+    __slots__ = (
+        "_deleted",
+        "_end",
+        "_expiring",
+        "_hidden",
+        "_holders",
+        "_live",
+        "_log",
+        "_newest",
+        "_next",
+        "_superseded",
+        "policy",
+        "stamps",
+    )
+
+    def __init__(
+        self,
+        log: Log,
+        policy: Policy,
+        hidden: Mapping[bytes, int] = NOTHING_HIDDEN,
+        end: int | None = None,
+    ) -> None:
+        self._log = log
+        self._hidden = hidden  # offsets of stored batches in quarantine, by id
+        self.policy = policy
+        self.restart(end)
+
+    def restart(self, end: int | None = None) -> None:
+        """Forget the index; derive it from the log again.
+
+        ``end`` is that of the log after the current event.
+        """
+        self.stamps = StampIndex()
+        # Offsets that are not read yet.
+        self._next, self._end = 0, self._log.end if end is None else end
+        self._newest: dict[bytes, _Newest] = {}
+        self._holders: dict[bytes, int] = {}  # other batches with a record of the key
+        self._live: dict[int, _Live] = {}  # of batches with several records
+        self._deleted: dict[bytes, bool] = {}  # deleted keys; True: the tombstone has expired
+        self._expiring: list[tuple[int, bytes]] = []  # a heap
+        self._superseded: deque[tuple[int, int]] = deque()  # stamps and offsets
+
+    @property
+    def is_complete(self) -> bool:
+        """Return True if the whole log is indexed; nothing is dropped before."""
+        return self._next >= self._end
+
+    @property
+    def has_backlog(self) -> bool:
+        """Return True if many batches wait to be dropped: the next tick is too late for them."""
+        return len(self._superseded) > BACKLOG or self.is_over_limit
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Return True if rows exceed a limit by the part at which the floor rises (rule 4).
+
+        Rows with one stamp stay together, however many they are.
+        """
+        if not self.stamps.exceeds(self.policy):
+            return False
+        floor = self.stamps.full_floor(self.policy)
+        return next(self.stamps.below(floor), None) is not None
+
+    @property
+    def keys(self) -> int:
+        """Return the number of keys with a record."""
+        return len(self._newest)
+
+    def build(self, batches: int) -> None:
+        """Index the next stored batches."""
+        if self.is_complete:
+            return
+        limits = PageLimits(SLICE_BYTES, batches, SLICE_BYTES, batches)
+        page = self._log.read_page(self._next, self._end, limits)
+        for entry in page.entries:
+            if self._hidden.get(entry.batch.id) == entry.offset:
+                continue
+            try:
+                records = entry.batch.records()
+            except ValueError:  # the scrubber quarantines it
+                continue
+            self._insert(entry.offset, entry.batch, records)
+        self._next = max(page.next, self._next + 1)
+
+    def add(self, offset: int, batch: RecordBatch, records: Sequence[BatchRecord]) -> None:
+        """Index a batch that is stored at an offset."""
+        if offset >= self._end:
+            self._insert(offset, batch, records)
+
+    def withdraw(self, offset: int, batch: RecordBatch) -> None:
+        """Forget a batch that stays in the log, but goes to the quarantine."""
+        row = Row.of(batch, _records_of(batch))
+        if self.stamps.remove(row.stamp, offset):
+            self._live.pop(offset, None)
+            for key in row.writes if self.policy.compact else ():
+                self._forget_key(key, offset)
+
+    def readmit(self, offset: int, batch: RecordBatch) -> None:
+        """Index a batch that has left the quarantine."""
+        self._insert(offset, batch, _records_of(batch))
+
+    def discard(self) -> None:
+        """Derive the index again: a batch with unknown records was quarantined."""
+        self.restart()
+
+    def _insert(self, offset: int, batch: RecordBatch, records: Sequence[BatchRecord]) -> None:
+        row = Row.of(batch, records)
+        if row.is_reserved or not self.stamps.add(row.stamp, offset, batch.count, batch.size_bytes):
+            return
+        if not self.policy.compact:
+            return
+        live = int(row.has_keyless)
+        for key, write in row.writes.items():
+            live += self._is_newest(key, write, offset)
+        if live == 0:
+            self._superseded.append((row.stamp, offset))
+        elif len(row.writes) + row.has_keyless > 1:
+            self._live[offset] = _Live(live, row.stamp)
+
+    def _is_newest(self, key: bytes, write: KeyWrite, offset: int) -> bool:
+        """Record a write of a key; return True if it is the newest one."""
+        known = self._newest.get(key)
+        if known is not None:
+            self._holders[key] = self._holders.get(key, 0) + 1
+            if self._is_superseded(write.revision, known):
+                return False
+            self._release(known)
+        revision = write.revision
+        self._newest[key] = _Newest(revision.time, revision.publisher, revision.seq, offset)
+        self._deleted.pop(key, None)
+        if write.is_deleted:
+            self._deleted[key] = False
+            heappush(self._expiring, (revision.time, key))
+        return True
+
+    def _is_superseded(self, revision: Revision, known: _Newest) -> bool:
+        place = (revision.time, revision.publisher, revision.seq)
+        if place != known[:3]:
+            return place < known[:3]
+        entry = self._log.read(known.offset)  # two processes with one name and number
+        return entry is not None and revision.id < entry.batch.id
+
+    def _release(self, newest: _Newest) -> None:
+        """Count a key out of the batch that had its newest record."""
+        live = self._live.get(newest.offset, _Live(1, newest.time))
+        if live.keys > 1:
+            self._live[newest.offset] = _Live(live.keys - 1, live.stamp)
+        else:
+            self._superseded.append((live.stamp, newest.offset))
+
+    # -- what is refused and dropped ---------------------------------------------------------
+
+    def refuses(
+        self, batch: RecordBatch, records: Sequence[BatchRecord], floors: FloorStamps
+    ) -> bool:
+        """Return True if a batch that arrives would be dropped at once (rule 7)."""
+        if is_reserved(records):
+            return False
+        stamp = stamp_of(records)
+        if stamp < floors.rows or (self.policy.needs_times and not stamp):
+            return True
+        return self.policy.compact and self._is_obsolete(Row.of(batch, records), floors.tombstones)
+
+    def _is_obsolete(self, row: Row, floor: int) -> bool:
+        """Return True if no record of a row is live."""
+        for key, (revision, is_deleted) in row.writes.items():
+            known = self._newest.get(key)
+            is_expired = is_deleted and revision.time < floor and self.is_complete
+            if known is None and not is_expired:
+                return False
+            if known is not None and not self._is_superseded(revision, known):
+                return False
+        return not row.has_keyless
+
+    def drop(self, floors: FloorStamps, batches: int) -> list[Dropped]:
+        """Drop the next batches that are not retained; return them, at most ``batches``.
+
+        The caller passes floors that its clock and rows justify (``Floors.droppable``).
+        """
+        if not self.is_complete:
+            return []
+        self._expire(floors.tombstones)
+        # Floors come first, as in ``keep``: a row below them does not supersede others.
+        below = deque(islice(self.stamps.below(floors.rows), batches))
+        dropped: list[Dropped] = []
+        size_min = self.stamps.size_bytes - SLICE_BYTES
+        while (due := below or self._superseded) and len(dropped) < batches:
+            stamp, offset = due.popleft()
+            if self.stamps.remove(stamp, offset):
+                dropped.append(self._forget(offset))
+            if self.stamps.size_bytes < size_min:
+                break
+        return dropped
+
+    def _forget(self, offset: int) -> Dropped:
+        """Forget the keys of a dropped batch."""
+        entry = self._log.read(offset)
+        batch = entry.batch if entry is not None and entry.offset == offset else None
+        if not self.policy.compact:
+            return Dropped(offset, batch)
+        self._live.pop(offset, None)
+        try:
+            records = batch.records() if batch is not None else None
+        except ValueError:
+            records = None
+        if batch is None or records is None:
+            self.restart()  # its keys are unknown
+            return Dropped(offset, batch)
+        for key in Row.of(batch, records).writes:
+            self._forget_key(key, offset)
+        return Dropped(offset, batch)
+
+    def _forget_key(self, key: bytes, offset: int) -> None:
+        known, holders = self._newest.get(key), self._holders.pop(key, 0)
+        if known is not None and known.offset == offset:
+            del self._newest[key]
+            self._deleted.pop(key, None)
+            if holders:
+                self.restart()  # an older record has become the newest one
+        elif holders > 1:
+            self._holders[key] = holders - 1
+        elif known is not None and self._deleted.get(key) is False:
+            heappush(self._expiring, (known.time, key))
+
+    def _expire(self, floor: int) -> None:
+        """Release the tombstones below a floor that hide no older record."""
+        for _ in range(EXPIRED_MAX):
+            if not self._expiring or self._expiring[0][0] >= floor:
+                return
+            time, key = heappop(self._expiring)
+            known = self._newest.get(key)
+            is_current = known is not None and known.time == time
+            if known is None or not is_current or self._deleted.get(key) is not False:
+                continue
+            if key not in self._holders:  # otherwise when the last of them is dropped
+                self._deleted[key] = True
+                self._release(known)

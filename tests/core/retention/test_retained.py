@@ -1,0 +1,321 @@
+"""Retained rows: the algebra of ``keep``, and an index that does what ``keep`` states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.log import MemoryLog
+from skipring.core.publications import DELETED
+from skipring.core.retention.charter import Charter, Policy, charter_of, charter_record
+from skipring.core.retention.floors import NO_FLOORS, FloorStamps
+from skipring.core.retention.retained import RetainedRows, keep, stamp_of
+from skipring.core.retention.stamp_index import StampIndex
+from tests.support.batches import opaque_batch, with_rows
+
+KEYS = Policy(compact=True)
+TOMB = {DELETED: "1"}
+
+
+def record(time: int, key: bytes | None = None, *, deleted: bool = False) -> BatchRecord:
+    return BatchRecord(b"" if deleted else b"v", time, key, TOMB if deleted else {})
+
+
+def rows(*records: BatchRecord, first: int = 0, publisher: str = "a") -> RecordBatch:
+    return RecordBatch.of(records, publisher=publisher, first=first, topic="t")
+
+
+def put(time: int, key: bytes = b"k", *, deleted: bool = False, first: int = 0) -> RecordBatch:
+    return rows(record(time, key, deleted=deleted), first=first)
+
+
+times = st.integers(1, 12)
+plain = st.builds(record, times, st.sampled_from([None, b"", b"k", b"l"]))
+any_record = plain | st.builds(record, times, st.sampled_from([b"k", b"l"]), deleted=st.just(True))
+
+
+def batches_of(records: st.SearchStrategy[BatchRecord]) -> st.SearchStrategy[RecordBatch]:
+    """Return batches of one record mostly, under the numbers of two publishers."""
+    several = st.lists(records, min_size=1, max_size=3)
+    return st.builds(
+        lambda some, first, name: rows(*some, first=first, publisher=name),
+        several,
+        st.integers(0, 3),
+        st.sampled_from("ab"),
+    )
+
+
+def charters() -> st.SearchStrategy[RecordBatch]:
+    return st.builds(lambda stamp: rows(charter_record(Charter(stamp=stamp))), times)
+
+
+sets = st.lists(batches_of(plain) | charters(), max_size=8)
+sets_with_deletions = st.lists(batches_of(any_record), max_size=10)
+floors = st.builds(FloorStamps, st.integers(0, 12), st.integers(0, 4))
+policies = st.builds(Policy, max_count=st.none() | st.integers(1, 9), compact=st.booleans())
+
+
+def kept(found: Iterable[RecordBatch], policy: Policy, cut: FloorStamps) -> set[RecordBatch]:
+    every = list({each.id: each for each in found}.values())
+    acting = [(c, b.id) for b in every if (c := charter_of(b.records()[0])) is not None]
+    return set(
+        keep(every, policy, cut, max(acting, key=lambda r: (r[0].stamp, r[1]), default=None))
+    )
+
+
+@given(sets, sets, policies, floors)
+def test_keep_of_kept_sets_is_keep_of_the_union(
+    a: list[RecordBatch], b: list[RecordBatch], policy: Policy, cut: FloorStamps
+) -> None:
+    one, two, union = kept(a, policy, cut), kept(b, policy, cut), kept([*a, *b], policy, cut)
+    assert kept(one | two, policy, cut) == union
+    assert kept(one, policy, cut) == one
+    assert one & union == (set(a) & union)  # dropped from a set: dropped from every superset
+
+
+@given(sets_with_deletions, st.integers(0, 12), st.integers(0, 12))
+def test_keep_is_idempotent_with_tombstones(
+    found: list[RecordBatch], age: int, tombstones: int
+) -> None:
+    cut = FloorStamps(age, 0, tombstones)
+    one = kept(found, KEYS, cut)
+    assert kept(one, KEYS, cut) == one
+
+
+@given(sets_with_deletions, sets_with_deletions, st.integers(0, 12))
+def test_tombstones_that_are_not_removed_obey_the_algebra(
+    a: list[RecordBatch], b: list[RecordBatch], age: int
+) -> None:
+    cut = FloorStamps(age, 0, 0)
+    assert kept(kept(a, KEYS, cut) | kept(b, KEYS, cut), KEYS, cut) == kept([*a, *b], KEYS, cut)
+
+
+def test_removal_of_a_tombstone_is_the_exception() -> None:
+    value, deletion, cut = put(3), put(5, deleted=True, first=1), FloorStamps(0, 0, 9)
+    assert kept([value, deletion], KEYS, cut) == set()
+    assert kept(kept([value], KEYS, cut) | kept([deletion], KEYS, cut), KEYS, cut) == {value}
+
+
+@given(sets, sets, st.integers(1, 9), st.booleans())
+def test_limits_by_size_obey_the_algebra(
+    a: list[RecordBatch], b: list[RecordBatch], limit: int, counts: bool
+) -> None:
+    policy = Policy(max_count=limit) if counts else Policy(max_bytes=70 * limit)
+
+    def newest(found: Iterable[RecordBatch]) -> set[RecordBatch]:
+        index = StampIndex()
+        for offset, each in enumerate({each.id: each for each in found}.values()):
+            if charter_of(each.records()[0]) is None:
+                index.add(stamp_of(each.records()), offset, each.count, each.size_bytes)
+        return kept(found, policy, FloorStamps(0, index.full_floor(policy, slack=0)))
+
+    assert newest(newest(a) | newest(b)) == newest([*a, *b])
+    assert newest(newest(a)) == newest(a)
+
+
+def test_older_record_in_a_retained_batch_keeps_the_tombstone() -> None:
+    old, deletion = rows(record(3, b"k"), record(3, b"l")), put(5, deleted=True, first=9)
+    cut = FloorStamps(0, 0, 9)
+    assert kept([old, deletion], KEYS, cut) == {old, deletion}
+    newer = put(6, b"l", first=10)
+    assert kept([old, deletion, newer], KEYS, cut) == {newer}
+
+
+def test_chain_of_tombstones_and_old_batches_is_removed_in_one_step() -> None:
+    old = rows(record(1, b"k"), record(2, b"x", deleted=True))
+    deletion = put(3, b"k", deleted=True, first=9)
+    assert kept([old, deletion], KEYS, FloorStamps(0, 0, 9)) == set()
+
+
+def test_records_of_two_clones_are_ordered_by_id() -> None:
+    clones = [rows(BatchRecord(payload, 5, b"k")) for payload in (b"x", b"y")]
+    assert kept(clones, KEYS, NO_FLOORS) == {max(clones, key=lambda each: each.id)}
+
+
+# -- the index -----------------------------------------------------------------------------------
+
+
+class Member:
+    """Log and index of a member; dropped batches leave the log after each event."""
+
+    def __init__(self, policy: Policy, stored: Iterable[RecordBatch] = ()) -> None:
+        self.log = MemoryLog(stored)
+        self.rows = RetainedRows(self.log, policy)
+
+    def add(self, batch: RecordBatch) -> None:
+        self.rows.add(self.log.end, batch, batch.records())
+        self.log.append(batch)
+
+    def trim(self, cut: FloorStamps, batches: int = 1000) -> int:
+        """Drop what is not retained until nothing is left to do; return the number of slices."""
+        for slices in count():
+            assert slices < 200
+            while not self.rows.is_complete:
+                self.rows.build(batches)
+            dropped = self.rows.drop(cut, batches)
+            for each in dropped:
+                assert self.log.read(each.offset) is not None
+                self.log.remove(each.offset)
+            if not dropped and self.rows.is_complete:
+                return slices
+        raise AssertionError
+
+    @property
+    def stored(self) -> set[RecordBatch]:
+        return {entry.batch for entry in self.log.read_range(0, self.log.end)}
+
+
+def distinct(found: Iterable[RecordBatch]) -> list[RecordBatch]:
+    return list({each.id: each for each in found}.values())
+
+
+@settings(max_examples=300)
+@given(
+    sets_with_deletions,
+    sets_with_deletions,
+    st.booleans(),
+    st.lists(floors, min_size=2, max_size=2),
+    st.integers(0, 12),
+    st.sampled_from([1, 3, 1000]),
+)
+def test_index_drops_exactly_what_is_not_kept(
+    stored: list[RecordBatch],
+    later: list[RecordBatch],
+    compact: bool,
+    cuts: list[FloorStamps],
+    tombstones: int,
+    batches: int,
+) -> None:
+    policy = Policy(compact=compact, max_count=5)
+    every = distinct([*stored, *later])
+    first, rest = every[: len(stored)], every[len(stored) :]
+    member = Member(policy, first)
+    low, high = sorted(cuts, key=lambda each: each.rows)
+    member.trim(low, batches)
+    assert member.stored == set(keep(first, policy, low))
+    high = FloorStamps(high.age, high.full, tombstones)
+    expected = keep([*member.stored, *rest], policy, high)
+    for each in rest:
+        member.add(each)
+    member.trim(high, batches)
+    assert member.stored == set(expected)
+    assert member.rows.stamps.records == sum(each.count for each in expected)
+    assert member.rows.is_complete
+
+
+@given(sets_with_deletions, batches_of(any_record), st.integers(0, 12), st.integers(0, 12))
+def test_refused_batch_would_be_dropped(
+    stored: list[RecordBatch], arriving: RecordBatch, age: int, tombstones: int
+) -> None:
+    cut = FloorStamps(age, 0, tombstones)
+    member = Member(KEYS, distinct(stored))
+    member.trim(cut)
+    if arriving in member.stored:
+        return
+    expected = keep([*member.stored, arriving], KEYS, cut)
+    is_refused = member.rows.refuses(arriving, arriving.records(), cut)
+    if is_refused:
+        assert set(expected) == member.stored
+    if arriving.count == 1 and arriving not in expected and member.stored <= set(expected):
+        assert is_refused
+
+
+def test_older_record_counts_once_the_newer_one_is_below_the_floor() -> None:
+    old, newer = rows(record(3, b"k"), record(9, b"l")), put(5, first=9)
+    member = Member(KEYS, [old, newer])
+    member.add(put(10, b"l", first=10))
+    cut = FloorStamps(7)
+    member.trim(cut)
+    assert member.stored == {old, put(10, b"l", first=10)}
+    refused = put(2, first=11)
+    assert member.rows.refuses(refused, refused.records(), NO_FLOORS)
+
+
+def test_tombstone_expires_after_the_last_older_record_is_dropped() -> None:
+    member = Member(KEYS, [rows(record(3, b"k"), record(3, b"l")), put(5, deleted=True, first=9)])
+    cut = FloorStamps(0, 0, 9)
+    member.trim(cut)
+    assert member.log.records == 3
+    member.add(put(6, b"l", first=10))
+    member.trim(cut)
+    assert member.stored == {put(6, b"l", first=10)}
+
+
+def test_only_the_newest_record_of_each_key_stays() -> None:
+    member = Member(KEYS)
+    for number in range(1000):
+        member.add(put(number + 1, b"k%d" % (number % 10), first=number))
+        if number % 100 == 99:
+            member.trim(NO_FLOORS)
+    assert (member.log.records, member.rows.keys) == (10, 10)
+
+
+def test_nothing_is_dropped_before_the_log_is_indexed() -> None:
+    member = Member(KEYS, [put(1), put(2, first=1), put(3, first=2)])
+    member.rows.build(2)
+    assert not member.rows.is_complete
+    assert member.rows.drop(FloorStamps(9), 10) == []
+
+
+def test_row_without_a_time_is_refused_where_times_decide() -> None:
+    batch = put(0)
+    for policy, is_refused in [(KEYS, 1), (Policy(max_age_s=1), 1), (Policy(max_count=1), 0)]:
+        assert Member(policy).rows.refuses(batch, batch.records(), NO_FLOORS) == is_refused
+
+
+def test_charters_are_never_below_a_floor_and_do_not_count() -> None:
+    charter, member = rows(charter_record(Charter(stamp=1))), Member(Policy(max_count=1))
+    member.add(charter)
+    member.trim(FloorStamps(9))
+    assert member.stored == {charter}
+    assert (member.rows.stamps.records, len(member.rows.stamps)) == (0, 0)
+    assert not member.rows.refuses(charter, charter.records(), FloorStamps(9))
+
+
+def test_tombstone_that_hides_a_stored_value_is_not_refused() -> None:
+    member = Member(KEYS, [put(3)])
+    member.trim(NO_FLOORS)
+    deletion = put(5, deleted=True, first=1)
+    assert not member.rows.refuses(deletion, deletion.records(), FloorStamps(0, 0, 9))
+    member.add(deletion)
+    member.trim(FloorStamps(0, 0, 9))
+    assert member.stored == set()
+
+
+def test_opaque_and_unreadable_batches_have_no_keys() -> None:
+    member = Member(KEYS, [opaque_batch(b"i" * 32), with_rows([[1]])])
+    member.trim(NO_FLOORS)
+    assert len(member.stored) == 2
+
+
+def test_discarded_batch_is_forgotten() -> None:
+    member = Member(KEYS, [put(3), put(4, b"l", first=1)])
+    member.trim(NO_FLOORS)
+    member.log.discard(0)
+    member.rows.discard()
+    member.trim(NO_FLOORS)
+    assert (member.rows.keys, member.rows.stamps.records) == (1, 1)
+
+
+def test_unreadable_batch_is_dropped_without_its_content() -> None:
+    member = Member(Policy(max_count=1), [put(3)])
+    member.trim(NO_FLOORS)
+    member.log.discard(0)
+    assert [(each.offset, each.batch) for each in member.rows.drop(FloorStamps(9), 5)] == [
+        (0, None)
+    ]
+
+
+def test_slice_is_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skipring.core.retention.retained.SLICE_BYTES", 150)
+    member = Member(Policy(max_count=1), [put(3, first=n) for n in range(7)])
+    while not member.rows.is_complete:
+        member.rows.build(1)
+    assert len(member.rows.drop(FloorStamps(9), 5)) == 3
+    assert len(member.rows.drop(FloorStamps(9), 5)) == 3
+    assert len(member.rows.drop(FloorStamps(9), 5)) == 1
