@@ -64,7 +64,7 @@ def test_relay_delivers_whole_payloads_from_split_data(step: int) -> None:
 @pytest.mark.parametrize("name", STORED_PEERS)
 def test_newcomer_fetches_the_whole_history(name: str) -> None:
     _require(STORED[name])
-    row, _ = history.measure([20], repeats=1, systems=[name])
+    row, *_ = history.measure([20], repeats=1, systems=[name])
     assert row["delivered"] == 20
     assert row["cpu_s_newcomer"] > 0
     assert 0 < row["first_s"] <= row["wall_s"]
