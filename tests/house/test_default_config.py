@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skipring.cli.simulate import simulate
+from skipring.cli import skipring
 from skipring.core.config import ProtocolConfig
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
@@ -75,7 +75,8 @@ def test_scenario_without_config_is_live(used: dict[str, list[ProtocolConfig]]) 
 
 
 def test_simulate_command_is_live(used: dict[str, list[ProtocolConfig]]) -> None:
-    outcome = CliRunner().invoke(simulate, ["--n", "4", "--json"], standalone_mode=False)
+    words = ["simulate", "--n", "4", "--json"]
+    outcome = CliRunner().invoke(skipring, words, standalone_mode=False)
     assert outcome.exception is None
     assert is_live(used)
 
