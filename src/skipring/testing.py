@@ -293,10 +293,9 @@ class Cluster:
         self._inflict(chaos_plans.healed(self.nodes))
 
     def _statuses(self) -> dict[NodeId, NodeStatus]:
-        machines = self._machines(self.topic)
-        if not machines:
-            raise InputError("no node can be damaged; start one with join first")
-        return {name: node_status(machine, 0) for name, machine in machines.items()}
+        if machines := self._machines(self.topic):
+            return {name: node_status(machine, 0) for name, machine in machines.items()}
+        raise InputError("no node can be damaged; start one with join first")
 
     def _inflict(self, damages: chaos_plans.Damages) -> None:
         addresses = {name: node.address for name, node in self._nodes.items()}
@@ -394,8 +393,7 @@ class Cluster:
         async with RpcClient(self._settings.supervisors, rng=Random()) as outsider:
             while True:
                 await self._until(self._is_healthy, timeout, deadline)
-                foreign = self._foreign(self.topic)
-                if not foreign:
+                if not (foreign := self._foreign(self.topic)):
                     return
                 statuses = await member_statuses(outsider, self.topic, foreign)
                 wrong = list(islice(self._violations(self.topic, statuses), NAMED_MAX))

@@ -89,10 +89,6 @@ Deliverer = Callable[[Deliver], None]
 SyncObserver = Callable[[PeerInSync], None]
 
 
-def _ignore(_: PeerInSync) -> None:
-    """Ignore a confirmation: the default callback."""
-
-
 class NodeHost:
     """Host of all machines of one node process; applies every effect, in order."""
 
@@ -345,8 +341,7 @@ class NodeHost:
         if self._flush_timer is None:
             is_starting = machine.replica.is_starting
             delay_s = self._settings.flush_s / (STARTING_FLUSHES if is_starting else 1)
-            loop = asyncio.get_running_loop()
-            self._flush_timer = loop.call_later(delay_s, self._flush)
+            self._flush_timer = asyncio.get_running_loop().call_later(delay_s, self._flush)
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -424,7 +419,7 @@ class NodeHost:
         self.dispatch(topic, SubscribeRequested(self._incarnations.issue()))
 
     def attach(
-        self, topic: TopicId, deliver: Deliverer, on_in_sync: SyncObserver = _ignore
+        self, topic: TopicId, deliver: Deliverer, on_in_sync: SyncObserver = lambda _: None
     ) -> None:
         """Pass the deliveries and confirmations of a topic to the application from now on."""
         self._receivers[topic] = deliver, on_in_sync

@@ -22,6 +22,7 @@ from skipring.core.publications import COUNTER_BITS, ID_BYTES, raise_newest
 from skipring.storage.segment_format import (
     FOOTERS,
     GAP_ID,
+    HEADERS,
     ID_AT,
     TRAILER_BYTES,
     SegmentFooter,
@@ -295,6 +296,32 @@ class LogSegment(Struct, eq=False):
     index: EntryIndex
     footer_bytes: int = 0  # 0: the segment is not sealed; a start scans its file
     is_replaced: bool = False  # by a rewritten one, or deleted
+
+    @classmethod
+    def new(cls, directory: Path, header: SegmentHeader, owner: NodeId) -> LogSegment:
+        """Return a segment without entries; the first write creates the file."""
+        start = header.start
+        index = EntryIndex(start, start, header.chain, 0, owner)
+        return cls(directory / segment_name(start), header, index)
+
+    def encode(self, entries: list[LogEntry], bytes_max: int) -> tuple[list[bytes], EntryIndex]:
+        """Return the bytes of the first entries, until the segment is full, and their index."""
+        index = self.index
+        pieces = [] if index.size else [HEADERS.encode(self.header)]
+        begin = index.size + sum(map(len, pieces))
+        added = EntryIndex(index.start, index.end, index.chain, begin, index.owner)
+        for entry in entries:
+            if added.size >= bytes_max:
+                break
+            head, body = encode_entry(entry), entry.batch.body
+            pieces += (head, body)
+            added.add(entry, added.size, len(head) + len(body))
+        return pieces, added
+
+    def write(self, pieces: list[bytes], files: FileCache) -> None:
+        """Write encoded entries after the indexed ones."""
+        flags = 0 if self.index.size else os.O_CREAT | os.O_EXCL
+        write_pieces(files.get(self.path, flags), pieces, self.index.size)
 
     def retire(self) -> None:
         """Record that a commit has replaced or deleted the file."""

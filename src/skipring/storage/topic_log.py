@@ -25,22 +25,8 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, newest_of
 from skipring.storage.data_dir import sync_directory
 from skipring.storage.recovery import RecoveredLog
-from skipring.storage.segment import (
-    EntryChunk,
-    EntryIndex,
-    FileCache,
-    LogSegment,
-    segment_name,
-    write_pieces,
-)
-from skipring.storage.segment_format import (
-    GAP_ID,
-    HEADERS,
-    START_OF_CHAIN,
-    SegmentHeader,
-    encode_entry,
-    next_chain,
-)
+from skipring.storage.segment import EntryChunk, EntryIndex, FileCache, LogSegment
+from skipring.storage.segment_format import GAP_ID, START_OF_CHAIN, SegmentHeader, next_chain
 from skipring.storage.segment_list import SegmentList
 from skipring.storage.topic_directory import TopicDirectory, covers, merged
 
@@ -385,25 +371,13 @@ class SegmentLog:
             if last is not None:
                 last.seal(self._writers)
                 chain = last.index.chain
-            start = entries[0].offset
-            path = self._directory.path / segment_name(start)
-            self._writers.drop(path)
-            path.unlink(missing_ok=True)  # left by a failed commit
-            header = SegmentHeader(self.topic, start, chain)
-            last = LogSegment(path, header, EntryIndex(start, start, chain, 0, self._owner))
-        index = last.index
-        flags = 0 if index.size else os.O_CREAT | os.O_EXCL
-        pieces = [] if index.size else [HEADERS.encode(last.header)]
-        begin = index.size + sum(map(len, pieces))
-        added = EntryIndex(index.start, index.end, index.chain, begin, self._owner)
-        for entry in entries:
-            if added.size >= self._segment_bytes_max:
-                break
-            head, body = encode_entry(entry), entry.batch.body
-            pieces += (head, body)
-            added.add(entry, added.size, len(head) + len(body))
+            header = SegmentHeader(self.topic, entries[0].offset, chain)
+            last = LogSegment.new(self._directory.path, header, self._owner)
+            self._writers.drop(last.path)
+            last.path.unlink(missing_ok=True)  # left by a failed commit
+        pieces, added = last.encode(entries, self._segment_bytes_max)
         self._tail = last, added
-        write_pieces(self._writers.get(last.path, flags), pieces, index.size)
+        last.write(pieces, self._writers)
 
     def sync(self) -> None:
         """Make the written entries durable."""
