@@ -21,6 +21,7 @@ from skipring.core.batches import (
     batch_part,
     check_record,
     in_chunks,
+    is_reserved,
 )
 from skipring.core.limits import (
     HEADERS_BYTES_MAX,
@@ -480,3 +481,18 @@ def test_chunks_hold_all_batches_in_order_within_the_size(sizes: list[int], size
     assert all(len(c) == 1 or sum(each.size_bytes for each in c) <= size for c in chunks)
     for one, other in pairwise(chunks):
         assert sum(each.size_bytes for each in (*one, other[0])) > size
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ([b"\0charter"], True),
+        ([b"\0"], True),
+        *(([], False), ([b"\0charter"] * 2, False)),
+        *(([b"key"], False), ([b""], False), ([None], False)),
+    ],
+)
+def test_only_a_single_record_with_a_reserved_key_is_reserved(
+    keys: list[bytes | None], *, expected: bool
+) -> None:
+    assert is_reserved([BatchRecord(b"", 5, key) for key in keys]) is expected

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from skipring.admin.inspector import Inspection
-from skipring.core.batches import RecordBatch
+from skipring.core.batches import RecordBatch, is_reserved
 from skipring.core.log_messages import LogPage
 from skipring.core.publications import TOLERANCE_US
 from skipring.core.retention.charter import (
@@ -16,7 +16,6 @@ from skipring.core.retention.charter import (
     Policy,
     charter_record,
     following_charter,
-    is_reserved,
 )
 from skipring.core.retention.floors import Floors, FloorStamps
 from skipring.core.retention.retained import keep, stamp_of

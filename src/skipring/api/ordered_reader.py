@@ -23,11 +23,10 @@ from skipring.api.reader import (
     Reader,
     stored_publications,
 )
-from skipring.core.batches import RecordBatch
+from skipring.core.batches import RESERVED, RecordBatch
 from skipring.core.effects import Deliver
 from skipring.core.limits import shown
 from skipring.core.log import Log
-from skipring.core.retention.charter import RESERVED
 from skipring.errors import InputError
 from skipring.order.gaps import HELD, Gap, GapLog, Order, Place, Release, place_of
 from skipring.order.publisher_order import PublisherOrder

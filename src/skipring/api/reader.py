@@ -11,11 +11,10 @@ from typing import Final
 from msgspec import Struct
 
 from skipring.api.cursor import EPOCH, MICROSECOND, Cursor, Start
-from skipring.core.batches import BatchRecord, RecordBatch, batch_part
+from skipring.core.batches import BatchRecord, RecordBatch, batch_part, is_reserved
 from skipring.core.effects import Deliver, Origin
 from skipring.core.log import Log, PageLimits
 from skipring.core.peers import NodeId
-from skipring.core.retention.charter import is_reserved
 from skipring.order.gaps import Gap, GapLog
 from skipring.order.saved_order import SavedOrder
 

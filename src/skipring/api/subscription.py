@@ -13,10 +13,9 @@ from msgspec import Struct
 from skipring.api.cursor import Cursor
 from skipring.api.reader import READ_AT_ONCE, Publication
 from skipring.api.topic_session import Health, TopicSession
-from skipring.core.batches import RECORDS_MAX, BatchRecord, check_record
+from skipring.core.batches import RECORDS_MAX, RESERVED, BatchRecord, check_record
 from skipring.core.limits import PAYLOAD_BYTES_MAX
 from skipring.core.peers import TopicId
-from skipring.core.retention.charter import RESERVED
 from skipring.errors import InputError, MessageError, SkipringError, StorageError
 from skipring.node.publisher import REPLICAS_TIMEOUT_S
 from skipring.observability.clock import BEFORE_1970, publication_time_us

@@ -50,6 +50,8 @@ _NUMBERS: Final = Layout(">QH?")  # first number, count, flag
 
 _ID: Final = blake2b(digest_size=ID_BYTES, person=b"skipring batch")
 
+RESERVED: Final = b"\x00"  # first byte of the keys that skipring uses itself
+
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 
 
@@ -60,6 +62,17 @@ class BatchRecord(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
     time: Number = 0  # microseconds since the epoch at the publisher; 0 if unknown
     key: Annotated[bytes, Meta(max_length=KEY_BYTES_MAX)] | None = None
     headers: Annotated[dict[str, str], Meta(max_length=HEADERS_MAX)] = {}
+
+
+def is_reserved(records: Sequence[BatchRecord]) -> bool:
+    """Return True if a batch is a reserved row: a single record with a reserved key.
+
+    Reserved rows are never below a floor and do not count towards limits.
+
+    >>> is_reserved([BatchRecord(b"", key=b"k")])
+    False
+    """
+    return len(records) == 1 and (records[0].key or b"").startswith(RESERVED)
 
 
 def check_record(record: BatchRecord) -> None:

@@ -7,14 +7,13 @@ from itertools import chain, islice, takewhile
 from operator import itemgetter
 from typing import Final
 
-from skipring.core.batches import OVERHEAD_BYTES, BatchRecord, RecordBatch
+from skipring.core.batches import OVERHEAD_BYTES, BatchRecord, RecordBatch, is_reserved
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Deliver, Discard, Origin, Outbox, Rejected, SaveTerms, Store
 from skipring.core.log import Log, MemoryLog, UnreadEntries, dense_offsets
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefix import Prefix
 from skipring.core.publications import OwnSequence, raise_newest
-from skipring.core.retention.charters import may_be_charter
 from skipring.core.retention.member import NO_TERMS, Retention
 from skipring.core.state import NumberState, ReplicaState
 from skipring.core.trie import PublicationTrie
@@ -241,7 +240,7 @@ class Replica:
             if decoded is None:
                 rejected += 1
                 continue
-            is_checked = self.retention is not None or may_be_charter(batch, decoded)
+            is_checked = self.retention is not None or is_reserved(decoded)
             if is_checked and not self._admits(batch, decoded, origin):
                 continue
             new.append(batch)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.batches import BatchRecord, RecordBatch, is_reserved
 from skipring.core.effects import Discard, Outbox
 from skipring.core.log import PageLimits
 from skipring.core.replica import Replica
-from skipring.core.retention.charters import may_be_charter
 from skipring.core.state import ScrubState
 
 STEP_BYTES: Final = 1 << 16  # Limit: the batches of one step; the last one may exceed it.
@@ -75,7 +74,7 @@ class Scrubber:
             records = _records_of(batch, replica)
             is_sound = records is not None
             self._found += self._is_in_order(batch.id, offset, out, is_genuine=is_sound)
-            if records is not None and may_be_charter(batch, records):
+            if records is not None and is_reserved(records):
                 replica.ensure_retention().charters.record(offset, batch, records)
         self._offset = max(self._offset, page.next)
         if self._offset >= end:

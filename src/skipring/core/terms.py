@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from skipring.core.batches import RecordBatch
+from skipring.core.batches import RecordBatch, is_reserved
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Drop, Origin, Outbox, SaveTerms
 from skipring.core.events import Tick
@@ -20,7 +20,6 @@ from skipring.core.messages import Terms
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.replica import Replica
 from skipring.core.retention.charter import charter_of
-from skipring.core.retention.charters import may_be_charter
 from skipring.core.retention.floors import NO_FLOORS, FloorStamps
 from skipring.core.retention.member import STALE, Retention, TermsState
 from skipring.core.retention.retained import Dropped
@@ -286,7 +285,7 @@ def _is_charter(batch: RecordBatch) -> bool:
         records = batch.records()
     except ValueError:
         return False
-    return may_be_charter(batch, records) and charter_of(records[0]) is not None
+    return is_reserved(records) and charter_of(records[0]) is not None
 
 
 def _number(stamp: int) -> int:

@@ -16,11 +16,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.batches import RESERVED
 from skipring.core.limits import NUMBER_MAX, listed
 from skipring.core.log_messages import LogPage
 from skipring.core.peers import TopicId
 from skipring.core.publications import Publication
-from skipring.core.retention.charter import RESERVED
 from skipring.errors import SkipringError, UnreachableError
 from skipring.net.access import Access
 from skipring.observability.clock import time_us

@@ -13,12 +13,11 @@ import pyarrow.compute as pc
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
-from skipring.core.batches import BATCH_PART, BatchRecord, RecordBatch, batch_part
+from skipring.core.batches import BATCH_PART, RESERVED, BatchRecord, RecordBatch, batch_part
 from skipring.core.limits import NUMBER_MAX
 from skipring.core.log_messages import LogPage, RecordFilter
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES
-from skipring.core.retention.charter import RESERVED
 from skipring.errors import MessageError
 from skipring.rpc.log_reader import EVERY_RECORD
 from skipring.spark.offsets import Entry, LogPlace, place_text

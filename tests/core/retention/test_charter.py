@@ -16,7 +16,6 @@ from skipring.core.retention.charter import (
     charter_of,
     charter_record,
     effective,
-    is_reserved,
     superseded,
 )
 from skipring.core.retention.topic_clock import TopicClock
@@ -53,17 +52,6 @@ def test_unknown_fields_of_later_versions_are_ignored() -> None:
 )
 def test_unreadable_charter_is_no_charter(fields: object) -> None:
     assert charter_of(BatchRecord(msgpack.encode(fields), 5, CHARTER_KEY)) is None
-
-
-def test_only_a_single_record_with_a_reserved_key_is_reserved() -> None:
-    charter, plain = charter_record(Charter(stamp=5)), BatchRecord(b"", 5, b"key")
-    assert charter_of(plain) is None
-    assert [is_reserved(each) for each in ([charter], [plain], [charter, charter], [])] == [
-        True,
-        False,
-        False,
-        False,
-    ]
 
 
 @pytest.mark.parametrize(

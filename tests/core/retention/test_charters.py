@@ -1,14 +1,11 @@
 """Charters of a topic: which are known, and which one is in effect."""
 
-import pytest
-
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.log import MemoryLog
 from skipring.core.retention.charters import (
     CHARTER_BYTES_MAX,
     CHARTERS_KEPT,
     Charters,
-    may_be_charter,
 )
 from skipring.core.retention.topic_clock import TopicClock
 from tests.support.retention import AGED, COUNTED, HOUR, NOW, charter_row, row
@@ -92,8 +89,3 @@ def test_charter_below_the_effective_one_or_too_long_is_refused() -> None:
     assert not found.admits(low, low.records()[0])
     assert not found.admits(big, long)
     assert found.admits(row(1), BatchRecord(b"", key=b"\0other"))
-
-
-@pytest.mark.parametrize("records", [(), (BatchRecord(b""),), (BatchRecord(b"", key=b""),)])
-def test_batch_without_a_reserved_key_is_no_charter(records: tuple[BatchRecord, ...]) -> None:
-    assert not may_be_charter(row(0), records)

@@ -6,15 +6,14 @@ their records, so a wrong cached one lives until it is derived again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Final, TypeAlias
 
 from msgspec import DecodeError, Meta, Struct, msgpack
 
-from skipring.core.batches import BatchRecord, Number
+from skipring.core.batches import RESERVED, BatchRecord, Number
 from skipring.core.retention.topic_clock import TopicClock
 
-RESERVED: Final = b"\x00"  # first byte of the keys that skipring uses itself
 CHARTER_KEY: Final = RESERVED + b"charter"
 DAY_S: Final = 86_400
 SECONDS_MAX: Final = 1 << 32  # Limit: 136 years.
@@ -91,14 +90,6 @@ def charter_of(record: BatchRecord) -> Charter | None:
         return _CHARTER.decode(record.payload)
     except (DecodeError, ValueError):  # ValueError: not UTF-8
         return None
-
-
-def is_reserved(records: Sequence[BatchRecord]) -> bool:
-    """Return True if a batch is a reserved row: a single record with a reserved key.
-
-    Reserved rows are never below a floor and do not count towards limits.
-    """
-    return len(records) == 1 and (records[0].key or b"").startswith(RESERVED)
 
 
 def effective(rows: Iterable[CharterRow], clock: TopicClock) -> CharterRow | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.batches import BatchRecord, RecordBatch, is_reserved
 from skipring.core.log import Log
 from skipring.core.publications import PublicationId
 from skipring.core.retention.charter import (
-    RESERVED,
     Charter,
     CharterRow,
     charter_of,
@@ -22,18 +21,6 @@ from skipring.core.retention.topic_clock import TopicClock
 
 CHARTERS_KEPT: Final = 64  # Limit: rows with a charter in memory; the lowest go first.
 CHARTER_BYTES_MAX: Final = 4096  # Limit: two of them fit into Terms.
-
-
-def may_be_charter(batch: RecordBatch, records: Sequence[BatchRecord]) -> bool:
-    """Return True if a batch is a reserved row; this is the hot path of topics without a charter.
-
-    >>> may_be_charter(RecordBatch("a", 0, 1, b"."), (BatchRecord(b"", key=b"k"),))
-    False
-    """
-    if batch.count != 1 or not records:
-        return False
-    key = records[0].key
-    return key is not None and key[:1] == RESERVED
 
 
 class Charters:
@@ -113,7 +100,7 @@ class Charters:
 
     def record(self, offset: int, batch: RecordBatch, records: Sequence[BatchRecord]) -> bool:
         """Record the charter of a stored batch; return False if it has none."""
-        charter = charter_of(records[0]) if may_be_charter(batch, records) else None
+        charter = charter_of(records[0]) if is_reserved(records) else None
         if charter is None:
             return False
         self._known[batch.id] = charter, offset
@@ -163,4 +150,4 @@ def _charter_in(batch: RecordBatch) -> Charter | None:
         records = batch.records()
     except ValueError:
         return None
-    return charter_of(records[0]) if may_be_charter(batch, records) else None
+    return charter_of(records[0]) if is_reserved(records) else None

@@ -16,12 +16,12 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import DecodeError, Meta, Struct, msgpack
 from msgspec.structs import replace
 
-from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.batches import BatchRecord, RecordBatch, is_reserved
 from skipring.core.config import ProtocolConfig
 from skipring.core.limits import NUMBER_MAX, TERMS_BYTES
 from skipring.core.log import Log, dense_offsets
 from skipring.core.publications import ID_BYTES
-from skipring.core.retention.charter import UNLIMITED, CharterRow, Policy, is_reserved, rank
+from skipring.core.retention.charter import UNLIMITED, CharterRow, Policy, rank
 from skipring.core.retention.charters import Charters
 from skipring.core.retention.departed import Departed
 from skipring.core.retention.floors import NO_FLOORS, Floors, FloorsState, FloorStamps

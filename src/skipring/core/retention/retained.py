@@ -12,10 +12,10 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.batches import BatchRecord, RecordBatch, is_reserved
 from skipring.core.log import Log, PageLimits
 from skipring.core.publications import DELETED, Revision
-from skipring.core.retention.charter import CharterRow, Policy, charter_of, is_reserved, rank
+from skipring.core.retention.charter import CharterRow, Policy, charter_of, rank
 from skipring.core.retention.floors import FloorStamps
 from skipring.core.retention.stamp_index import StampIndex
 
