@@ -19,11 +19,10 @@ from skipring.storage.segment_format import (
     START_OF_CHAIN,
     SegmentHeader,
     encode_entry,
-    next_chain,
 )
 from skipring.storage.store import TOPICS, LogStore
 from skipring.storage.topic_directory import QUARANTINE, directory_name
-from skipring.storage.topic_log import SegmentLog
+from skipring.storage.topic_log import SegmentLog, next_chain
 
 NEWS, CHAT = "news", "chat"
 OWNER = "node0"  # publishes every third batch

@@ -24,8 +24,8 @@ from skipring.storage.segment_format import (
     encode_footer,
     entry_bytes,
     footer_bytes,
-    next_chain,
 )
+from skipring.storage.topic_log import next_chain
 from tests.storage.logs import batch
 
 HEADER = SegmentHeader("news", 7, b"c" * 16)

@@ -25,10 +25,9 @@ from skipring.storage.segment_format import (
     decode_entry,
     entry_bytes,
     footer_bytes,
-    next_chain,
 )
 from skipring.storage.store import LogStore
-from skipring.storage.topic_log import SegmentLog
+from skipring.storage.topic_log import SegmentLog, next_chain
 from tests.storage.logs import (
     NEWS,
     OWNER,

@@ -8,7 +8,6 @@ with a marker, so a scan finds the entries behind damaged bytes. Every read veri
 from __future__ import annotations
 
 import sys
-from hashlib import blake2b
 from struct import Struct as Layout
 from typing import Final, Generic, TypeVar
 from zlib import crc32
@@ -88,19 +87,11 @@ class SegmentFooter(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     statistics: SegmentStatistics | None = None  # not in footers of older versions
 
 
-_CHAIN: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring chain")
 _ENCODER: Final = msgpack.Encoder()
 HEADERS: Final = BlockFormat(b"skiplog1", SegmentHeader)
 # A footer in the other byte order is not used, like a damaged one.
 FOOTERS: Final = BlockFormat(b"skipen2" + sys.byteorder[:1].encode(), SegmentFooter)
 _HEADS: Final = msgpack.Decoder(tuple[NodeId, int, bool])  # publisher, first number, unordered
-
-
-def next_chain(chain: bytes, batch_id: bytes) -> bytes:
-    """Return the running digest after one more batch."""
-    state = _CHAIN.copy()
-    state.update(chain + batch_id)
-    return state.digest()
 
 
 def encode_entry(entry: LogEntry) -> bytes:

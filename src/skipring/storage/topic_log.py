@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
+from hashlib import blake2b
 from threading import Lock
 from typing import Final
 
@@ -26,7 +27,7 @@ from skipring.core.publications import ID_BYTES, newest_of
 from skipring.storage.data_dir import sync_directory
 from skipring.storage.recovery import RecoveredLog
 from skipring.storage.segment import EntryChunk, EntryIndex, FileCache, LogSegment
-from skipring.storage.segment_format import GAP_ID, START_OF_CHAIN, SegmentHeader, next_chain
+from skipring.storage.segment_format import DIGEST_BYTES, GAP_ID, START_OF_CHAIN, SegmentHeader
 from skipring.storage.segment_list import SegmentList
 from skipring.storage.topic_directory import TopicDirectory, covers, merged
 
@@ -37,7 +38,15 @@ READ_BYTES: Final = 1 << 20  # Guess: one read of a range.
 PASSED_AT_ONCE: Final = 32  # Guess: excluding one costs less, but distant ones are read alone.
 _RANGE: Final = PageLimits(READ_BYTES, READ_BYTES, READ_BYTES, READ_BYTES)
 _ONE: Final = PageLimits(1, 1, 1, 1)
+_CHAIN: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring chain")
 sync_data: Final = getattr(os, "fdatasync", os.fsync)  # not on every platform
+
+
+def next_chain(chain: bytes, batch_id: bytes) -> bytes:
+    """Return the running digest after one more batch."""
+    state = _CHAIN.copy()
+    state.update(chain + batch_id)
+    return state.digest()
 
 
 class SegmentLog:
