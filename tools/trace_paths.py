@@ -3,8 +3,9 @@
 ``python tools/trace_paths.py`` starts a supervisor and three nodes as processes and a fourth node
 in this process; sys.setprofile traces only this one. Only Python functions of skipring in the
 thread of the event loop count: not comprehensions, constructors of msgspec, or the thread that
-commits. Each resumption of a coroutine is a call. Publish, receive and tick are medians. A tick
-includes the scrub of the 6,000 publications.
+commits. Each resumption of a coroutine is a call. Publish, receive, tick and scrub are sampled: a
+path has the functions that more than half of its samples call, so procedures of every eighth tick
+do not count. A tick also scrubs a slice of the 6,000 publications; the scrub is a separate path.
 
 A new member is traced from its subscription until it has the 6,000 publications. In that time the
 event loop also opens the log, dials, forms the ring and ticks; the last path has all of this. The
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from inspect import CO_OPTIMIZED
@@ -34,7 +36,7 @@ from skipring import Subscription
 TOPIC: Final = "traced"
 NODES: Final = 3  # besides the traced one
 BACKFILL: Final = 6_000
-SAMPLES: Final = 9  # Guess: enough for a median that other messages of the ring do not affect.
+SAMPLES: Final = 9  # Guess: enough for a majority that other messages of the ring do not affect.
 PATIENCE_S: Final = 60.0  # Guess: a ring of four forms in seconds.
 POLL_S: Final = 0.005
 TICK_S: Final = 1.0  # the default of a node
@@ -85,17 +87,20 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: list[CodeType] = []
-        self.ticks: list[TracedPath] = []
+        self.ticks: list[TracedPath] = []  # without their scrubs
+        self.scrubs: list[TracedPath] = []
         self.turns: list[int] = []  # where the calls of each turn of the loop begin
         self.frames: list[tuple[int, int]] = []  # where the calls for each frame begin and end
         self._frame_start = 0
         self._depth = 0  # calls that have not returned
         self._tick_start = 0
+        self._scrub_start = 0
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Record the calls of a block."""
-        self.calls, self.ticks, self.turns, self.frames, self._depth = [], [], [], [], 0
+        self.calls, self.ticks, self.scrubs = [], [], []
+        self.turns, self.frames, self._depth = [], [], 0
         sys.setprofile(self._on_event)
         try:
             yield
@@ -112,20 +117,34 @@ class Recorder:
     def _on_event(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event == "call" and is_counted(code):
-            if code.co_qualname == "NodeHost._tick":
-                self._tick_start = len(self.calls)
-            if code.co_qualname == "PeerConnection._on_frame":
-                self._frame_start = len(self.calls)
-            if self._depth == 0:
-                self.turns.append(len(self.calls))
-            self._depth += 1
-            self.calls.append(code)
+            self._on_call(code)
         elif event == "return" and is_counted(code):
-            self._depth = max(self._depth - 1, 0)  # a call may have begun before the block
-            if code.co_qualname == "NodeHost._tick":
-                self.ticks.append(TracedPath(tuple(self.calls[self._tick_start :])))
-            if code.co_qualname == "PeerConnection._on_frame":
-                self.frames.append((self._frame_start, len(self.calls)))
+            self._on_return(code)
+
+    def _on_call(self, code: CodeType) -> None:
+        match code.co_qualname:
+            case "NodeHost._tick":
+                self._tick_start = len(self.calls)
+            case "AntiEntropy._scrub":
+                self._scrub_start = len(self.calls)
+            case "PeerConnection._on_frame":
+                self._frame_start = len(self.calls)
+        if self._depth == 0:
+            self.turns.append(len(self.calls))
+        self._depth += 1
+        self.calls.append(code)
+
+    def _on_return(self, code: CodeType) -> None:
+        self._depth = max(self._depth - 1, 0)  # a call may have begun before the block
+        end = len(self.calls)
+        match code.co_qualname:
+            case "NodeHost._tick":
+                self.ticks.append(TracedPath(tuple(self.calls[self._tick_start : end])))
+            case "AntiEntropy._scrub":
+                self.scrubs.append(TracedPath(tuple(self.calls[self._scrub_start : end])))
+                del self.calls[self._scrub_start :]
+            case "PeerConnection._on_frame":
+                self.frames.append((self._frame_start, end))
 
     def turns_with(self, name: str) -> TracedPath:
         """Return the calls of the turns of the loop that call a function, without other frames."""
@@ -238,19 +257,19 @@ async def trace_joining(
 
 
 async def trace_publish(recorder: Recorder, subscription: Subscription) -> TracedPath:
-    """Trace publications of this node; return the median path."""
+    """Trace publications of this node; return the usual path."""
     paths = []
     for number in range(SAMPLES):
         with recorder.running():
             await subscription.publish(b"own %d" % number)
         paths.append(recorder.until_written())
-    return middle(paths)
+    return usual(paths)
 
 
 async def trace_receive(
     recorder: Recorder, subscription: Subscription, supervisor: str
 ) -> TracedPath:
-    """Trace publications of other members; return the median path."""
+    """Trace publications of other members; return the usual path."""
 
     async def read() -> int:
         await anext(aiter(subscription))
@@ -265,20 +284,24 @@ async def trace_receive(
             end = await reading
         if "PublishProxy" not in TracedPath(tuple(recorder.calls)).classes:
             paths.append(recorder.since_received(end))
-    return middle(paths)
+    return usual(paths)
 
 
-async def trace_tick(recorder: Recorder) -> TracedPath:
-    """Trace ticks of a quiet ring; return the median path."""
+async def trace_tick(recorder: Recorder) -> tuple[TracedPath, TracedPath]:
+    """Trace ticks of a quiet ring and their scrubs; return both paths."""
     with recorder.running():
         await asyncio.sleep(SAMPLES * TICK_S)
-    return middle(recorder.ticks)
+    return usual(recorder.ticks), usual(recorder.scrubs)
 
 
-def middle(paths: Sequence[TracedPath]) -> TracedPath:
-    """Return the path with the median number of calls."""
-    middle_calls = median_low(len(path.calls) for path in paths)
-    return next(path for path in paths if len(path.calls) == middle_calls)
+def usual(paths: Sequence[TracedPath]) -> TracedPath:
+    """Return the median of the paths that have all functions of most paths, with only these."""
+    passed = Counter(code for path in paths for code in set(path.calls))
+    most = {code for code, count in passed.items() if 2 * count > len(paths)}
+    complete = [path for path in paths if most <= set(path.calls)] or paths
+    middle_calls = median_low(len(path.calls) for path in complete)
+    found = next(path for path in complete if len(path.calls) == middle_calls)
+    return TracedPath(tuple(code for code in found.calls if code in most))
 
 
 async def trace() -> dict[str, TracedPath]:
@@ -296,13 +319,14 @@ async def trace() -> dict[str, TracedPath]:
         node = await stack.enter_async_context(connection)
         joining, subscription = await trace_joining(recorder, node, stack)
         await subscription.synced(PATIENCE_S)
-        tick = await trace_tick(recorder)
+        tick, scrub = await trace_tick(recorder)
         return {
             "publish until the bytes leave": await trace_publish(recorder, subscription),
             "frame in until the application has it": await trace_receive(
                 recorder, subscription, supervisor
             ),
             f"one tick, {NODES + 1} members": tick,
+            "scrub of a tick": scrub,
             **joining,
         }
 

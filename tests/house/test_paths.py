@@ -10,14 +10,14 @@ from skipring.node.host import NodeHost
 from skipring.wire.framing import frame
 from tests.support.ratchet import check
 from tests.support.source_tree import ROOT
-from tools.trace_paths import Recorder, TracedPath, is_counted, table, trace
+from tools.trace_paths import Recorder, TracedPath, is_counted, table, trace, usual
 
 BOUNDS = ROOT / "tests" / "house" / "path_bounds.toml"
 FUNCTIONS = (NodeHost.dispatch, NodeHost.subscribe, frame)
 PATH = TracedPath(tuple(function.__code__ for function in FUNCTIONS))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_paths_pass_few_modules_and_classes() -> None:
     paths = asyncio.run(trace())
     modules = {title: len(path.modules) for title, path in paths.items()}
@@ -40,6 +40,14 @@ def test_path_of_a_turn_leaves_out_other_frames_and_other_turns() -> None:
     recorder.turns, recorder.frames = [0, 4], [(0, 2), (2, 4)]
     assert recorder.turns_with(one.co_qualname).calls == (frame_in, one)
     assert recorder.turns_with(other.co_qualname).calls == (frame_in, other, frame_in, other)
+
+
+def test_usual_path_leaves_out_functions_that_few_samples_call() -> None:
+    dispatch, subscribe, other = (function.__code__ for function in FUNCTIONS)
+    usually, rarely = (dispatch, subscribe, dispatch), (dispatch, other, subscribe, dispatch)
+    incomplete = (dispatch,)
+    for samples in ([rarely, usually, usually, incomplete], [rarely, usually, incomplete]):
+        assert usual([TracedPath(calls) for calls in samples]) == TracedPath(usually)
 
 
 def test_only_functions_of_skipring_count() -> None:
