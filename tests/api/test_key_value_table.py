@@ -204,7 +204,7 @@ def test_bytes_that_are_not_text_are_a_key() -> None:
 
 def drain(pending: PendingChanges) -> list[Change[bytes]]:
     found = []
-    while (change := pending.take()) is not None:
+    while (change := pending.pop_oldest()) is not None:
         found.append(change)
     return found
 

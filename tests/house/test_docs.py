@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from skipring.cli import skipring
-from skipring.cli.simulate import given
+from skipring.cli.simulate import scenario_values
 from skipring.core.config import MODE_RULES, Mode, Rule
 from skipring.errors import InputError
 from skipring.sim.scenario import make_scenario, read_scenario
@@ -239,7 +239,7 @@ def refused(command: str) -> str | None:
 def _refuse_scenario(options: dict[str, object]) -> None:
     file, *_ = (options.pop(name) for name in ("scenario", "load", "dump", "dump_start", "as_json"))
     values = read_scenario(ROOT / file) if isinstance(file, Path) else {}
-    scenario = make_scenario({**values, **given(options)})
+    scenario = make_scenario({**values, **scenario_values(options)})
     idle = set(scenario.without) - MODE_RULES[scenario.mode]
     if idle:
         raise ValueError(f"{sorted(idle)} cannot be off in mode {scenario.mode}: nothing is shown")

@@ -1,9 +1,11 @@
-"""Names: a public class name exists once in the tree, and modules are nouns."""
+"""Names: a public class name exists once in the tree, modules are nouns, and words are precise."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import PurePosixPath
 
 import pytest
@@ -17,6 +19,20 @@ TWINS = {  # of the asynchronous classes
     "TopicCharter": "blocking/charter.py",
 }
 NOUNS = {"framing", "ring", "testing"}
+VAGUE = {  # with their forms
+    *("settle", "settles", "settled", "settling", "take", "takes", "taken", "took", "taking"),
+    *("note", "notes", "noted", "look", "looks", "looked", "looking", "tell", "tells", "told"),
+    *("say", "says", "said", "saying", "hear", "hears", "heard", "hearing", "telling"),
+    *("give", "gives", "given", "gave", "giving", "util", "utils", "helper", "helpers"),
+    *("manager", "managers", "base", "bases"),
+}
+VAGUE_PAIRS = {("go", "on"), ("goes", "on"), ("let", "go"), ("lets", "go"), ("work", "off")}
+GLOSSARY = {  # names of the glossary, and of a message that contains "taken"
+    "on_heard",
+    "take_evictions",
+    "NameTaken",
+    "_on_name_taken",
+}
 
 
 def duplicates(trees: Iterable[tuple[str, ast.Module]]) -> dict[str, list[str]]:
@@ -38,6 +54,54 @@ def gerunds(names: Iterable[str]) -> list[str]:
         for name in names
         if (stem := PurePosixPath(name).stem).endswith("ing") and stem not in NOUNS
     ]
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of a name in lower case, split at underscores and capital letters."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)]
+
+
+def is_vague(name: str) -> bool:
+    """Return True if a name contains a word that has several meanings here."""
+    words = words_of(name)
+    has_vague_word = not VAGUE.isdisjoint(words) or not VAGUE_PAIRS.isdisjoint(pairwise(words))
+    return has_vague_word and name not in GLOSSARY
+
+
+def defined(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of the functions and classes of a module."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    return (node.name for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def test_no_name_contains_a_vague_word() -> None:
+    found = [
+        f"{module}: {name}"
+        for module, tree in modules()
+        for name in (*PurePosixPath(module).with_suffix("").parts, *defined(tree))
+        if is_vague(name)
+    ]
+    assert found == []
+
+
+def test_each_name_of_the_glossary_exists() -> None:
+    assert {name for _, tree in modules() for name in defined(tree)} >= GLOSSARY
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("wait_settled", True),
+        ("_look", True),
+        ("PeerManager", True),
+        ("go_on", True),
+        ("on_heard", False),
+        ("baseline", False),
+        ("notebook", False),
+    ],
+)
+def test_vague_name_is_found(name: str, expected: bool) -> None:
+    assert is_vague(name) == expected
 
 
 def test_public_class_name_exists_once() -> None:

@@ -59,7 +59,7 @@ def test_variable_selects_another_context(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_incomplete_certificate_names_the_missing_parameter() -> None:
     with pytest.raises(InputError) as caught:
-        Access.given("127.0.0.1:1", ca="ca.pem", cert="me.pem")
+        Access.explicit("127.0.0.1:1", ca="ca.pem", cert="me.pem")
     assert caught.value.parameter == "key"
 
 

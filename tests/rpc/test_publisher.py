@@ -25,7 +25,7 @@ WAIT_S = 30.0
 async def publish(cluster: Cluster, *payloads: bytes) -> list[PublishedRecord]:
     done: list[PublishedRecord] = []
     plan = PublishPlan(topic=cluster.topic, key=b"k", is_volatile=True, wait_s=WAIT_S)
-    await publish_all(Access.given(cluster.url), plan, payloads, done.append, print)
+    await publish_all(Access.explicit(cluster.url), plan, payloads, done.append, print)
     return done
 
 
@@ -87,7 +87,7 @@ def made(client: RpcClient, topic: str, count: int) -> RecordBatch:
 async def test_retry_at_another_member_adds_nothing(cluster: Cluster, /) -> None:
     topic = cluster.topic
     await cluster.wait_healthy()
-    async with RpcClient(Access.given(cluster.url).supervisors, rng=Random(0)) as client:
+    async with RpcClient(Access.explicit(cluster.url).supervisors, rng=Random(0)) as client:
         batch = made(client, topic, 3)
         members = await client.locate(topic)
         for name in (*members, *members):  # each answer before was lost
@@ -107,7 +107,7 @@ async def test_client_publishes_the_same_batches_through_a_remaining_member(
 ) -> None:
     topic = cluster.topic
     await cluster.wait_healthy()
-    supervisors = Access.given(cluster.url).supervisors
+    supervisors = Access.explicit(cluster.url).supervisors
     async with RpcClient(supervisors, rng=Random(0), is_volatile=True) as client:
         first, second = made(client, topic, 2), made(client, topic, 3)
         assert [ack.id for ack in await client.publish(topic, [first])] == [first.id]

@@ -20,7 +20,7 @@ DEADLINE_S = 60.0
 
 
 def access_to(cluster: Cluster) -> Access:
-    return Access.given(cluster.url)
+    return Access.explicit(cluster.url)
 
 
 def payloads(publications: list[Publication]) -> list[bytes]:

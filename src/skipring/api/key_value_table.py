@@ -230,7 +230,7 @@ class PendingChanges:
             )
         self._changes[change.key] = change
 
-    def take(self) -> Change[bytes] | None:
+    def pop_oldest(self) -> Change[bytes] | None:
         """Remove and return the oldest change, or None."""
         if not self._changes:
             return None

@@ -250,7 +250,7 @@ class KeyValueWatch(Generic[_V]):
 
     async def next(self) -> Change[_V] | None:
         """Return the next change; None when the view is closed."""
-        while (change := self._pending.take()) is None:
+        while (change := self._pending.pop_oldest()) is None:
             if self._view.has_ended:
                 self._view.check_error()
                 return None

@@ -58,7 +58,7 @@ def read_settings(context: click.Context, path: Path) -> dict[str, Any]:
     given = {**general, **tree.get(own, {})}
     options = commands[own]
     return {
-        str(options[name].name): _as_given(value, options[name], context, f"{path}: {name}")
+        str(options[name].name): _checked_option(value, options[name], context, f"{path}: {name}")
         for name, value in given.items()
         if name in options
     }
@@ -104,7 +104,7 @@ def _listed(names: set[str] | Mapping[str, Any]) -> str:
     return ", ".join(sorted(names))
 
 
-def _as_given(value: object, option: Option, context: click.Context, place: str) -> object:
+def _checked_option(value: object, option: Option, context: click.Context, place: str) -> object:
     """Return a value as the command line would give it; a list for a repeatable option."""
     if option.is_flag:
         if not isinstance(value, bool):

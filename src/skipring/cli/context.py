@@ -37,7 +37,7 @@ def save(
     """Save a context as NAME, replacing an earlier one."""
     from skipring.net.access import Access, Context, Contexts
 
-    access = Access.given(supervisor, ca=tls_ca, cert=tls_cert, key=tls_key)
+    access = Access.explicit(supervisor, ca=tls_ca, cert=tls_cert, key=tls_key)
     access.credentials()  # fail now instead of at the first connection
     ca, cert, key = (
         None if file is None else str(Path(file).resolve())

@@ -38,7 +38,7 @@ _run_options: Final = apply_options(
 )
 
 
-def given(options: dict[str, object]) -> dict[str, object]:
+def scenario_values(options: dict[str, object]) -> dict[str, object]:
     """Return the given options, in the form of a scenario."""
     found = {name: value for name, value in options.items() if value is not None}
     without = found.get("without")
@@ -88,7 +88,7 @@ def simulate(
     Then check closure: it must stay converged. SCENARIO is a TOML file of the same options. Exit
     status: 0 converged and stayed so, 2 bad input, 3 otherwise.
     """
-    simulation = _prepare(scenario, load, given(options))
+    simulation = _prepare(scenario, load, scenario_values(options))
     for path in (dump, dump_start):
         _require_writable(path)
     _dump(simulation, dump_start)
@@ -103,7 +103,7 @@ def simulate(
         return Exit.YES
     words = [str(scenario)] if scenario is not None else []
     words += ["--load", str(load)] if load is not None else []
-    click.echo(f"replay: {_replay(words, given(options))}", err=True)
+    click.echo(f"replay: {_replay(words, scenario_values(options))}", err=True)
     return Exit.NOT_CONVERGED
 
 
@@ -153,7 +153,7 @@ def shrink(
     from skipring.sim.shrink import fails_to_converge
     from skipring.sim.shrink import shrink as shrink_world
 
-    found = given(options)
+    found = scenario_values(options)
     fails = fails_to_converge(_read_settings(scenario, found))
     _require_writable(out)
     start = _read_world(world)

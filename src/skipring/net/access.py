@@ -67,10 +67,10 @@ class Access(Struct, frozen=True, kw_only=True):
             context = contexts.find(name)
             supervisor = context.supervisor
             files = _first(files, {"ca": context.ca, "cert": context.cert, "key": context.key})
-        return cls.given(DEFAULT_SUPERVISOR if supervisor is None else supervisor, **files)
+        return cls.explicit(DEFAULT_SUPERVISOR if supervisor is None else supervisor, **files)
 
     @classmethod
-    def given(
+    def explicit(
         cls,
         supervisor: str,
         *,

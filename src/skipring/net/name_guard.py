@@ -52,7 +52,7 @@ class NamedLink(Protocol):
         """Close the connection at once: its peer does not answer."""
 
 
-def name_taken_text(name: NodeId, other: ProcessId, *, is_refused: bool) -> str:
+def name_conflict_text(name: NodeId, other: ProcessId, *, is_refused: bool) -> str:
     """Return the sentence for a process whose name another live process also claims."""
     where = f"at {other.address} (incarnation {other.incarnation:x})"
     what = (
@@ -183,4 +183,4 @@ class NameGuard:
             self._admitted[effect.holder].link.write(encode(NO_TOPIC, taken))
         self._on_ended(found.link)
         farewell = encode(NO_TOPIC, NameTaken(holder.incarnation, holder.address, refused=True))
-        found.link.refuse_name(farewell, name_taken_text(name, holder, is_refused=True))
+        found.link.refuse_name(farewell, name_conflict_text(name, holder, is_refused=True))

@@ -23,7 +23,7 @@ from skipring.net.addresses import AddressBook, join_address, supervisor_at
 from skipring.net.connection import PeerConnection
 from skipring.net.connection_limits import ConnectionLimits
 from skipring.net.dial_failure import HANDSHAKE_REASONS
-from skipring.net.name_guard import NameGuard, name_taken_text
+from skipring.net.name_guard import NameGuard, name_conflict_text
 from skipring.net.partial_frames import PartialFrames
 from skipring.net.peer import BACK_OFF_MAX_S, QUEUE_BYTES_MAX, DialBacks, RemotePeer
 from skipring.net.sockets import Listener
@@ -350,7 +350,7 @@ class Transport:
     def _on_name_taken(self, link: PeerConnection, message: NameTaken) -> None:
         """Record a name conflict: a peer refused this process, or another one with its name."""
         other = ProcessId(message.incarnation, message.address)
-        why = name_taken_text(self.node, other, is_refused=message.refused)
+        why = name_conflict_text(self.node, other, is_refused=message.refused)
         self._rarely.warn("name_conflict", reason=why, address=link.address)
         if link.role is not Role.CLIENT:
             self._clones.pop(other.address, None)
@@ -361,7 +361,7 @@ class Transport:
             self.peer(link.sender).on_refused(link, why)
 
     def _on_conflict(self, conflict: Conflict) -> None:
-        why = name_taken_text(conflict.name, conflict.holder, is_refused=True)
+        why = name_conflict_text(conflict.name, conflict.holder, is_refused=True)
         self._rarely.warn("name_conflict", reason=why, address=conflict.refused.address)
 
     @property

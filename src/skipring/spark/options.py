@@ -79,7 +79,7 @@ class PartitionSize(Struct, frozen=True):
         return max(limited, usual if self.count_min is None else self.count_min, 1)
 
 
-def _check_combination(given: _Given, *, is_stream: bool, is_table: bool) -> None:
+def _check_combination(given: _OptionTexts, *, is_stream: bool, is_table: bool) -> None:
     """Raise an InputError for an option that this kind of read does not have."""
     for name in BATCH_ONLY if is_stream else STREAM_ONLY:
         if given.text(name) is not None:
@@ -123,7 +123,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Check the options of a read."""
-        given = _Given(options, READ_OPTIONS)
+        given = _OptionTexts(options, READ_OPTIONS)
         _headers(given)  # Spark does not ask for the columns if the user has given a schema
         is_table = given.boolean("asTable", default=False)
         _check_combination(given, is_stream=is_stream, is_table=is_table)
@@ -171,7 +171,7 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """Check the options of a write."""
-        given = _Given(options, WRITE_OPTIONS)
+        given = _OptionTexts(options, WRITE_OPTIONS)
         topic, publisher = given.text("topic"), given.text("publisher") or PUBLISHER
         try:
             check_node(publisher)
@@ -198,7 +198,7 @@ def check_names(options: Iterable[str], known: Iterable[str]) -> None:
         raise InputError(f"unknown option {shown(name)}; {hint}")
 
 
-class _Given:
+class _OptionTexts:
     """Options by lower-case name; an unknown option raises InputError."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
@@ -238,7 +238,7 @@ class _Given:
         return int(match[1]) * _UNITS[match[2]]
 
 
-def _access(given: _Given) -> Access:
+def _access(given: _OptionTexts) -> Access:
     """Return the cluster that the options name, else that of the environment or the context."""
     files = {name: given.text(name) for name in ("ca", "cert", "key")}
     return Access.resolve(given.text("supervisor"), **files)
@@ -246,10 +246,10 @@ def _access(given: _Given) -> Access:
 
 def included_headers(options: Mapping[str, str]) -> str | None:
     """Return the form of the headers in a read; check the names of all its options."""
-    return _headers(_Given(options, READ_OPTIONS))
+    return _headers(_OptionTexts(options, READ_OPTIONS))
 
 
-def _headers(given: _Given) -> str | None:
+def _headers(given: _OptionTexts) -> str | None:
     """Return "array" or "map", or None without headers."""
     if (given.text("includeHeaders") or "").lower() == "map":
         return "map"
@@ -257,7 +257,7 @@ def _headers(given: _Given) -> str | None:
 
 
 def _chosen_topics(
-    given: _Given,
+    given: _OptionTexts,
 ) -> tuple[tuple[TopicId, ...], str | None, dict[TopicId, frozenset[NodeId]]]:
     """Return the topics, or a pattern of their names, and the members to read."""
     names = [name for name in CHOICES if given.text(name) is not None]
@@ -286,7 +286,7 @@ def _chosen_topics(
     )
 
 
-def _topics(given: _Given) -> tuple[TopicId, ...]:
+def _topics(given: _OptionTexts) -> tuple[TopicId, ...]:
     text = given.text("subscribe")
     return _checked([part.strip() for part in (text or "").split(",") if part.strip()])
 
@@ -305,7 +305,7 @@ def _checked(topics: Sequence[TopicId]) -> tuple[TopicId, ...]:
     return tuple(dict.fromkeys(topics))
 
 
-def _since(given: _Given) -> dict[TopicId, int] | int | None:
+def _since(given: _OptionTexts) -> dict[TopicId, int] | int | None:
     """Return the first time to read, for all topics or for each; None if it is not given."""
     names = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
     present = [name for name in names if given.text(name) is not None]
@@ -327,7 +327,7 @@ def _since(given: _Given) -> dict[TopicId, int] | int | None:
     return {topic: 1000 * time for topic, time in times.items()}
 
 
-def _offsets(given: _Given, name: str, default: str, topics: tuple[TopicId, ...]) -> Offsets:
+def _offsets(given: _OptionTexts, name: str, default: str, topics: tuple[TopicId, ...]) -> Offsets:
     text = given.text(name)
     if text is None or text.lower() in (EARLIEST, LATEST):
         return default if text is None else text.lower()

@@ -76,7 +76,7 @@ def range_partitions(
     if holder is None:
         raise DataLossError(gone(topic, given[0], READ_WITHOUT))
     for each in given:
-        _check_given(stores, topic, holder, each)
+        _check_start(stores, topic, holder, each)
     start = holder.survey.low
     if not isinstance(options.starting, str):
         start = first_offset(
@@ -94,7 +94,7 @@ def range_partitions(
     )
 
 
-def _check_given(stores: MemberStores, topic: TopicId, holder: MemberLog, given: Position) -> None:
+def _check_start(stores: MemberStores, topic: TopicId, holder: MemberLog, given: Position) -> None:
     """Raise DataLossError or InputError if a position is not in a member's store."""
     end = holder.survey.durable_end
     if given.epoch == holder.survey.epoch and not given.chain and given.offset > end:

@@ -49,7 +49,7 @@ class MemberStores:
             if holder is not None and fits(holder.survey, place):
                 return holder
         for look in range(looks):
-            holders = self._look(topic, offset=place.offset)
+            holders = self._survey(topic, offset=place.offset)
             named = [each for each in holders if each.survey.store == place.store]
             if named:
                 return next((each for each in named if fits(each.survey, place)), None)
@@ -60,7 +60,7 @@ class MemberStores:
 
     def durable(self, topic: TopicId, bits: int | None = None) -> list[MemberLog]:
         """Return the members that store the topic on disk, the longest log first."""
-        holders = [holder for holder in self._look(topic, bits) if holder.survey.store]
+        holders = [holder for holder in self._survey(topic, bits) if holder.survey.store]
         return sorted(holders, key=lambda each: (-each.survey.durable_end, each.node))
 
     def first(self, topic: TopicId) -> MemberLog:
@@ -97,7 +97,7 @@ class MemberStores:
         offsets = range(start, end)
         return [entry for page in pages for entry in entries(topic, page, offsets)]
 
-    def _look(
+    def _survey(
         self, topic: TopicId, bits: int | None = None, offset: int | None = None
     ) -> list[MemberLog]:
         holders = self._client.survey(topic, bits, offset)

@@ -22,10 +22,10 @@ from skipring.spark.session import builder as builder_module
 from skipring.spark.session.builder import (
     chosen_master,
     default_settings,
-    given_settings,
     is_local,
     is_on_this_machine,
     require_usable,
+    submitted_settings,
     variables,
 )
 from tests.support.processes import MARK, left_of, marked
@@ -102,12 +102,12 @@ def conf_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_master_of_the_caller_precedes_that_of_the_file_and_of_the_variable(
     conf_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert chosen_master({}, given_settings()) == "local[*]"
+    assert chosen_master({}, submitted_settings()) == "local[*]"
     monkeypatch.setenv("MASTER", "local[5]")
-    assert chosen_master({}, given_settings()) == "local[5]"
+    assert chosen_master({}, submitted_settings()) == "local[5]"
     lines = "# none\n\nspark.master  local[4]\nspark.sql.session.timeZone = Asia/Tokyo \n"
     (conf_dir / "spark-defaults.conf").write_text(lines)
-    given = given_settings()
+    given = submitted_settings()
     assert given == {"spark.master": "local[4]", "spark.sql.session.timeZone": "Asia/Tokyo"}
     assert chosen_master({}, given) == "local[4]"
     assert chosen_master({"spark.master": "local[3]"}, given) == "local[3]"

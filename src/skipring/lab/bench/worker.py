@@ -71,7 +71,7 @@ class Endpoint:
     def begin(self) -> None:
         """Start the measurement: all processes are calm."""
 
-    async def wait_settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until all work caused by the run is done."""
 
     def figures(self) -> Figures:
@@ -118,7 +118,7 @@ class Newcomer:
         """Record the time of the first arrival."""
         self.first_ns = self.first_ns or perf_counter_ns()
 
-    async def wait_settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until all subsequent work is done."""
 
     async def leave(self) -> None:
@@ -222,7 +222,7 @@ async def publish(run: BenchRun, board: Board) -> Figures:
     with _profiled(run, PUBLISHER):
         await (_publish_at_rate if run.rate else _publish_in_window)(publisher, run, board)
         await until(lambda: board.is_past(Moment.ENDED), "deliveries", RUN_S)
-    await publisher.wait_settled()
+    await publisher.wait_idle()
     written = written_bytes() - written
     await until(lambda: board[Slot.STOP], "the end", RUN_S)
     return {"written_bytes_publisher": written, **publisher.figures()}
@@ -295,7 +295,7 @@ async def subscribe(run: BenchRun, board: Board) -> Figures:
         while not board.is_past(Moment.ENDED):
             await asyncio.sleep(POLL_S)
             board[Slot.DELIVERED] = tally.count  # includes the last few if some are lost
-    await subscribers.wait_settled()
+    await subscribers.wait_idle()
     board.record(Moment.SETTLED)
     written = written_bytes() - written
     await until(lambda: board[Slot.STOP], "the end", RUN_S)
@@ -327,7 +327,7 @@ async def fetch(run: BenchRun, board: Board) -> Figures:
     await newcomer.fetch()
     board.record(Moment.ENDED)
     rss_bytes = resident_bytes() - before
-    await newcomer.wait_settled()
+    await newcomer.wait_idle()
     board.record(Moment.SETTLED)
     await newcomer.leave()
     return {

@@ -132,7 +132,7 @@ class _Turn:
         self._lock = Lock()
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Run a micro-batch in the block; raise SkipringError if the pipeline ends."""
         with self._lock:
             if self._is_over.is_set():
@@ -158,7 +158,7 @@ def start_query(
 
     def process(rows: DataFrame, batch: int) -> None:
         # Spark passes this exception on as text, which must be short.
-        with translate_spark_errors(), turn.taken():
+        with translate_spark_errors(), turn.running():
             record(microbatch.run(rows, batch))
 
     files = upkeep.lake.files

@@ -74,7 +74,7 @@ def start(
     active = _active()
     if active is not None:
         return _adjusted(active, conf or {})
-    given = given_settings()
+    given = submitted_settings()
     master = master or chosen_master(conf or {}, given)
     require_usable(master)
     settings = {"spark.app.name": app, **default_settings(master), **given, **(conf or {})}
@@ -240,7 +240,7 @@ def _answers(address: tuple[str, int]) -> bool:
     return True
 
 
-def given_settings() -> dict[str, str]:
+def submitted_settings() -> dict[str, str]:
     """Return the settings of spark-submit, or of ``spark-defaults.conf``."""
     if _SUBMITTED in os.environ:
         SparkContext._ensure_initialized()  # noqa: SLF001  (a SparkConf is empty before)

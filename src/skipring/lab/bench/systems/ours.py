@@ -59,8 +59,8 @@ CERTIFICATE: Final = "bench"  # valid for any node named bench.*
 ROOT_FILE: Final = "publisher.root"
 FORMING_S: Final = 180.0  # Guess: a few hundred nodes on one core have formed a ring by then.
 CALM_POLL_S: Final = 0.25  # Guess: rarely, since polling 3,000 rings takes 30 ms.
-SETTLED_S: Final = 120.0
-SETTLED_POLL_S: Final = 0.02  # Guess: rarely, since polling all members is measured too.
+IDLE_S: Final = 120.0
+IDLE_POLL_S: Final = 0.02  # Guess: rarely, since polling all members is measured too.
 
 View = tuple[object, ...]
 
@@ -286,9 +286,9 @@ class RingPublisher(PublisherEndpoint):
         """Use default ticks."""
         self._member.begin()
 
-    async def wait_settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until all publications are on disk, and write the digest for the subscribers."""
-        await until(lambda: self._member.is_durable, "a durable store", SETTLED_S)
+        await until(lambda: self._member.is_durable, "a durable store", IDLE_S)
         unfinished = self.run.directory / f"{ROOT_FILE}.new"
         unfinished.write_bytes(self._member.root)
         unfinished.rename(self.run.directory / ROOT_FILE)
@@ -318,15 +318,15 @@ class RingSubscribers(Subscribers):
         for member in self._members:
             member.begin()
 
-    async def wait_settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until all stores are durable and all digests equal the publisher's."""
         file, members = self.run.directory / ROOT_FILE, self._members
 
         async def wait_all(what: str, condition: Callable[[BenchMember], bool]) -> None:
-            await until(lambda: all(map(condition, members)), what, SETTLED_S, SETTLED_POLL_S)
+            await until(lambda: all(map(condition, members)), what, IDLE_S, IDLE_POLL_S)
 
         await wait_all("durable stores", lambda member: member.is_durable)
-        await until(file.exists, "the publisher's root", SETTLED_S)
+        await until(file.exists, "the publisher's root", IDLE_S)
         root = file.read_bytes()
         await wait_all("equal roots", lambda member: member.root == root)
 
@@ -359,7 +359,7 @@ class RingNewcomer(Newcomer):
             self.count += len(found)
         await until(lambda: member.is_durable, "a durable store", self.run.deadline_s)
 
-    async def wait_settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until both ring neighbours are in sync."""
         await self._member.subscription.synced(timeout=self.run.deadline_s)
 
@@ -390,7 +390,7 @@ async def be_apart(run: BenchRun, board: Board, *, role: str) -> Figures:
     member.begin()
     freeze_gc()
     await until(lambda: board.is_past(Moment.ENDED), "deliveries", RUN_S, POLL_S)
-    await until(lambda: member.is_durable, "a durable store", SETTLED_S, POLL_S)
+    await until(lambda: member.is_durable, "a durable store", IDLE_S, POLL_S)
     await until(lambda: board[Slot.STOP] or reader.done(), "the end", RUN_S, POLL_S)
     figures = {
         "delivered": len(latencies_ns),

@@ -92,7 +92,7 @@ def _has_modes(statement: Statement) -> bool:
 
 def _pseudocode(judged: Sequence[Judged]) -> Section:
     rows = [
-        (*_named(one), *_told(one.statement, one.verdicts[Mode.PAPER]))
+        (*_named(one), *_verdict_cells(one.statement, one.verdicts[Mode.PAPER]))
         for one in judged
         if _has_modes(one.statement)
     ]
@@ -108,7 +108,7 @@ def _pseudocode(judged: Sequence[Judged]) -> Section:
 
 def _with_rules(judged: Sequence[Judged]) -> Section:
     rows = [
-        (*_titled(one), mode, *_told(one.statement, one.verdicts[mode]))
+        (*_titled(one), mode, *_verdict_cells(one.statement, one.verdicts[mode]))
         for one in judged
         for mode in (Mode.FIXED, Mode.FAST)
         if _has_modes(one.statement) and mode in one.verdicts
@@ -124,7 +124,7 @@ def _with_rules(judged: Sequence[Judged]) -> Section:
 
 def _of_the_graph(judged: Sequence[Judged]) -> Section:
     rows = [
-        (*_named(one), *_told(one.statement, one.verdicts[Mode.FAST]))
+        (*_named(one), *_verdict_cells(one.statement, one.verdicts[Mode.FAST]))
         for one in judged
         if not _has_modes(one.statement)
     ]
@@ -173,7 +173,11 @@ def _is_refuted(one: Judged, mode: Mode) -> bool:
 
 def _variants(judged: Sequence[Judged]) -> Section:
     rows = [
-        (*_named(one), mode if _has_modes(one.statement) else "–", *_told(one.statement, verdict))  # noqa: RUF001  (as it is printed)
+        (
+            *_named(one),
+            mode if _has_modes(one.statement) else "–",  # noqa: RUF001  (as it is printed)
+            *_verdict_cells(one.statement, verdict),
+        )
         for one in judged
         for mode, verdict in one.verdicts.items()
     ]
@@ -217,7 +221,7 @@ def _titled(one: Judged) -> Cells:
     return one.statement.section, one.statement.title
 
 
-def _told(statement: Statement, verdict: Verdict) -> Cells:
+def _verdict_cells(statement: Statement, verdict: Verdict) -> Cells:
     letters = " ".join(it.letter for it in statement.hypotheses) or "none"
     return (
         letters,
