@@ -13,7 +13,8 @@ The node rates each source (``SourceProgress``). A source earns credit with each
 tick of credit for each tick in which a request is open. It is too slow once its credit is below 0.
 Only batches count: new ones, and known ones up to the number that the node holds. A source
 therefore earns nothing for skipped offsets or repeated batches. A share of the count that it claims
-is progress too, for at most ``SHARES`` ticks per prefix.
+is progress too, for at most ``SHARES`` ticks per prefix
+(``test_source_with_small_rows_is_kept_for_their_number``).
 """
 
 from __future__ import annotations

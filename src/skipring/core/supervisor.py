@@ -168,10 +168,7 @@ class Supervisor:
         self._answer_queue(out)
 
     def _within(self, ticks: dict[NodeId, int], span: int) -> dict[NodeId, int]:
-        """Return the entries of the last ``span`` ticks; a tick in the future is corrupted.
-
-        This reads every entry once per tick, for at most ``span`` ticks.
-        """
+        """Return the entries of the last ``span`` ticks; a tick in the future is corrupted."""
         now = self._ticks
         return {node: tick for node, tick in ticks.items() if now - span < tick <= now}
 

@@ -251,7 +251,7 @@ class Replications:
         return None
 
     async def _answer(self, replicas: _Replicas, count: int) -> None:
-        """Wait for enough answers, at most one tick; return early to ask another member."""
+        """Wait for enough answers or a tick; return early to ask another member."""
         known = len(replicas.volatile), replicas.members
         with suppress(TimeoutError):
             async with asyncio.timeout(self._tick_s):

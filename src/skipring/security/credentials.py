@@ -149,7 +149,7 @@ class Credentials:
     # -- reading again -----------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Read the files again if they have changed; check at most once a second."""
+        """Read the files again if they have changed; check after CHECK_S again."""
         if monotonic() < self._check_s:
             return
         self._check_s = monotonic() + CHECK_S
