@@ -12,9 +12,10 @@ from typing import Final
 
 from faults import requests
 from faults.requests import TOPIC, Place
+from skipring.admin.dev_cluster import ANY_PORT
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import UnreachableError
-from skipring.lab.processes import ANY_PORT, DEADLINE_S, TAIL_LINES, Processes, numbered
+from skipring.lab.processes import DEADLINE_S, TAIL_LINES, Processes, numbered
 from skipring.world.format import parse_world
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot

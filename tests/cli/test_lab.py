@@ -123,7 +123,7 @@ def test_exit_status_states_whether_a_run_failed(
 def test_progress_on_a_pipe_is_lines_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=StringIO(), force_terminal=False)
     monkeypatch.setattr(runner, "LINE_S", 0.0)
-    with runner.shown(console, "t") as report_progress:
+    with runner.live_progress(console, "t") as report_progress:
         report_progress(TrialProgress(40, 100, 0.25))
     assert console.file.getvalue() == "40 of 100 runs\n"  # type: ignore[attr-defined]
 

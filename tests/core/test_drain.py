@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from skipring.core.config import ProtocolConfig
 from skipring.core.drain import DRAIN_TICKS_MAX, LEAVING_TICKS
 from skipring.core.effects import Drained, Send
-from skipring.core.events import Received
+from skipring.core.events import NodeSuspected, Received, ReplicationRequested
 from skipring.core.handover import HANDOVERS_MAX
 from skipring.core.messages import CheckHeld, Draining, RequestHandover
 from skipring.core.peers import NodeId
@@ -127,7 +127,7 @@ def test_drain_passes_over_a_member_that_cannot_be_reached() -> None:
     world = world_of(holding(a=300))
     world.drain("a")
     for node in "bc":
-        world.lose_contact("a", node)
+        world.dispatch("a", NodeSuspected(node))
     rounds_until_drained(world, "a")
     assert world.drained["a"] == "d"
 
@@ -145,7 +145,7 @@ def test_drain_without_a_reachable_member_ends_at_once() -> None:
     world = world_of(holding(a=300))
     world.drain("a")
     for node in "bcd":
-        world.lose_contact("a", node)
+        world.dispatch("a", NodeSuspected(node))
     assert world.drained == {"a": None}
     assert world.subscribers["a"].replication.unconfirmed == 0
 
@@ -183,7 +183,7 @@ def test_drain_states_whether_members_remain_that_cannot_be_reached() -> None:
     world = world_of(holding(a=300))
     world.drain("a")
     for node in "bcd":
-        world.lose_contact("a", node)
+        world.dispatch("a", NodeSuspected(node))
     assert world.drained_absent == {"a": True}
 
 
@@ -246,7 +246,7 @@ def test_member_that_drains_refuses_to_be_a_receiver() -> None:
     world.drain("b")
     run_rounds(world, Synchronous(), 2)
     before = world.sent[Draining]
-    world.replicate("a", (MADE[0].id,), ("b",))
+    world.dispatch("a", ReplicationRequested((MADE[0].id,), ("b",)))
     run_rounds(world, Synchronous(), 2)
     assert world.sent[Draining] == before + 1
     assert world.held_by == {}
@@ -257,7 +257,7 @@ def test_member_that_subscribes_again_is_a_receiver_again() -> None:
     world.drain("b")
     run_rounds(world, Synchronous(), 2)
     world.subscribe("b")
-    world.replicate("a", (MADE[0].id,), ("b",))
+    world.dispatch("a", ReplicationRequested((MADE[0].id,), ("b",)))
     run_rounds(world, Synchronous(), 6)
     assert world.held_by == {MADE[0].id: {"b"}}
 
@@ -282,7 +282,7 @@ def test_member_that_wrongly_believes_it_is_leaving_becomes_a_receiver_again() -
     states["b"] = replace(states["b"], memory=memory)
     world = world_of(replace(start, subscribers=states))
     run_rounds(world, Synchronous(), DRAIN_TICKS_MAX + 1)
-    world.replicate("a", (MADE[0].id,), ("b",))
+    world.dispatch("a", ReplicationRequested((MADE[0].id,), ("b",)))
     run_rounds(world, Synchronous(), 6)
     assert world.held_by == {MADE[0].id: {"b"}}
 

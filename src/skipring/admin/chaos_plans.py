@@ -15,7 +15,7 @@ from msgspec import ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from skipring.admin.inspector import ring_state
-from skipring.core.messages import Message
+from skipring.core.messages import CARRIERS, Message
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.errors import InputError, MessageError
@@ -33,7 +33,7 @@ from skipring.wire.limits import FORGED_BYTES_MAX
 from skipring.wire.rpc import NodeStatus
 from skipring.world.adversaries import ADVERSARIES, Adversary
 from skipring.world.adversaries.arbitrary import Arbitrary
-from skipring.world.snapshot import CARRIERS, Snapshot
+from skipring.world.snapshot import Snapshot
 
 SHARE: Final = 0.5  # default share of lost publications
 IDS_PER_DIGEST: Final = 8  # a trie has a digest for about this number of publications

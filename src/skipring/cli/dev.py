@@ -13,7 +13,6 @@ import click
 
 from skipring.cli.options import (
     DIRECTORY,
-    LEVELS,
     SUPERVISOR_LISTEN,
     Exit,
     has_extra,
@@ -22,6 +21,7 @@ from skipring.cli.options import (
     tick_option,
 )
 from skipring.errors import InputError, SkipringError
+from skipring.observability.logs import LEVELS
 
 if TYPE_CHECKING:
     import asyncio

@@ -145,7 +145,7 @@ def watch(
 
     table = _table(access, topic, wait)
     present = PendingChanges(table.entries(prefix))
-    while (change := present.take()) is not None:
+    while (change := present.pop_oldest()) is not None:
         if show(change):
             return
     _follow(access, topic, table, show, until=Until.STOPPED, wait=wait)

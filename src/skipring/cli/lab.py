@@ -69,14 +69,14 @@ def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> 
 
     from skipring.lab.experiments.matrix import read_matrix
     from skipring.lab.experiments.results import require_format
-    from skipring.lab.experiments.runner import run_matrix, settings_for, shown
+    from skipring.lab.experiments.runner import live_progress, run_matrix, settings_for
     from skipring.spark import session
 
     matrix = read_matrix(path)
     require_format(out, new=True)  # before Spark starts, which takes seconds
     conf = {**settings_for(chosen.master), **chosen.conf}
     with (
-        shown(Console(stderr=True), matrix.title) as report,
+        live_progress(Console(stderr=True), matrix.title) as report,
         session.opened(master=chosen.master, conf=conf, app="skipring lab") as spark,
     ):
         return run_matrix(spark, matrix, out, partition_count=partitions, report=report)

@@ -11,7 +11,6 @@ import click
 from skipring.cli.config_file import CONFIG_FILE, read_settings
 from skipring.cli.options import (
     DIRECTORY,
-    LEVELS,
     SUPERVISOR_LISTEN,
     Command,
     Exit,
@@ -23,6 +22,7 @@ from skipring.cli.options import (
     tick_option,
 )
 from skipring.errors import InputError
+from skipring.observability.logs import LEVELS
 
 if TYPE_CHECKING:
     from skipring.net.access import Access

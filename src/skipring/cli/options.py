@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 SECONDS: Final = click.FloatRange(0.01, 3600)
-LEVELS: Final = ("debug", "info", "warning", "error")
 SUPERVISOR_LISTEN: Final = "127.0.0.1:7400"
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)

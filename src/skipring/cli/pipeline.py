@@ -128,7 +128,9 @@ def _shown(project: Project, metrics: str | None, *, as_json: bool) -> Iterator[
     topics = ", ".join(project.settings.topics)
     with ExitStack() as stack:
         stack.enter_context(exported.served(metrics))
-        display = None if as_json else stack.enter_context(progress.shown(Console(), topics))
+        display = (
+            None if as_json else stack.enter_context(progress.live_progress(Console(), topics))
+        )
 
         def report(given: PipelineProgress) -> None:
             exported.record(given)

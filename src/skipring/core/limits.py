@@ -15,6 +15,8 @@ from skipring.errors import IdentityError, MessageError
 
 NUMBER_MAX: Final = (1 << 63) - 1  # Limit: the integers of Spark.
 # Chosen limits; the paper has none.
+TOPIC_BYTES_MAX: Final = 255
+LABEL_CHARACTERS_MAX: Final = 4096  # in a database, which may contain corrupted labels
 PAYLOAD_BYTES_MAX: Final = 512 * 1024
 KEY_BYTES_MAX: Final = 1024
 HEADERS_MAX: Final = 64
@@ -30,6 +32,7 @@ TERMS_BYTES: Final = 8  # of a digest of charter and floors, and one flag
 CHAIN_BYTES: Final = 8  # of a log's running digest: two of 2^32 logs of one store may collide
 SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sentence.
 
+PRINTABLE: Final = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
 NODE_PATTERN: Final = r"[A-Za-z0-9._-]{1,64}"
 # A cached method of a compiled pattern: the same few names are in every frame.
 match_node: Final = lru_cache(maxsize=4096)(re.compile(NODE_PATTERN).fullmatch)

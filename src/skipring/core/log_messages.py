@@ -14,6 +14,7 @@ from skipring.core.limits import (
     KEY_BYTES_MAX,
     NODE_PATTERN,
     NUMBER_MAX,
+    PRINTABLE,
     REASON_CHARACTERS_MAX,
     STORE_CHARACTERS_MAX,
     STORED_MAX,
@@ -33,7 +34,6 @@ ANOTHER_STORE: Final = "another store by now"
 DEPARTED: Final = "it has dropped batches since the survey"
 
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="0 to 2^63-1")]
-_PRINTABLE: Final = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
 SurveyBits: TypeAlias = Annotated[
     int, Meta(ge=0, le=SURVEY_BITS_MAX, description=f"0 to {SURVEY_BITS_MAX}")
 ]
@@ -43,7 +43,7 @@ SurveyPrefix: TypeAlias = Annotated[
 Name: TypeAlias = Annotated[str, Meta(pattern=rf"\A{NODE_PATTERN}\Z")]
 FilterRange: TypeAlias = tuple[Number, Number]
 Reason: TypeAlias = Annotated[
-    str, Meta(max_length=REASON_CHARACTERS_MAX, pattern=_PRINTABLE, description="text")
+    str, Meta(max_length=REASON_CHARACTERS_MAX, pattern=PRINTABLE, description="text")
 ]
 StoreId: TypeAlias = Annotated[
     str,

@@ -373,6 +373,7 @@ SUPERVISOR_REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)
 # Messages that a member sends at every tick, even if nothing changes.
 RoutineMessage: TypeAlias = CheckLabel | IntroduceShortcut | Digest
 ROUTINE_TYPES: Final = frozenset(get_args(RoutineMessage))
+CARRIERS: Final = frozenset({PublishNew, PublishMany, Publications})  # messages with publications
 
 UNRECORDED: Final = SetConfiguration(None, None, None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Unsubscribed
@@ -23,6 +23,8 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
+
+Dispatch: TypeAlias = Callable[[TopicId, Event], list[Effect]]  # function of a host
 
 TOPICS_MAX: Final = 10_000  # Limit: each topic costs time at every tick.
 TOPICS_PER_NAME_MAX: Final = 2_500  # Limit: a quarter, so one name cannot keep others out.

@@ -24,12 +24,11 @@ from typing import Any, Final, Self
 
 from msgspec import Struct
 
+from skipring.admin.dev_cluster import ANY_PORT, LISTENING
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import SkipringError
 from skipring.wire.rpc import Address
 
-ANY_PORT: Final = "127.0.0.1:0"
-LISTENING: Final = "listening "
 POLL_S: Final = 0.05
 KILLED_POLL_S: Final = 0.01
 DEADLINE_S: Final = 120.0  # for actions of some seconds, on a busy machine

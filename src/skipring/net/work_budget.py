@@ -44,11 +44,6 @@ class WorkBudget:
         self._is_scheduled = False  # True if the next turn is scheduled
         self._waiting: OrderedDict[PeerConnection, None] = OrderedDict()
 
-    @property
-    def is_contended(self) -> bool:
-        """Return True if connections wait; another connection queues behind them."""
-        return bool(self._waiting)
-
     def schedule(self) -> None:
         """Start the next turn of the loop with a new budget."""
         if not self._is_scheduled:

@@ -19,7 +19,7 @@ from skipring.core.messages import HOPS_MAX, Message, Publications, PublishMany,
 from skipring.core.peers import NodeId, TopicId
 from skipring.net.work_budget import Spent, never_spent
 from skipring.observability.clock import time_us
-from skipring.storage.delivery_log import DeliveryLog, DeliveryRows
+from skipring.storage.delivery_log import ORIGIN_PLACES, DeliveryLog, DeliveryRows
 from skipring.wire.limits import ARRIVALS_MAX
 from skipring.wire.rpc import (
     RUNTIME_TYPES,
@@ -40,7 +40,6 @@ SCAN: Final = PageLimits(1 << 20, 512, 1 << 20, 512)  # Guess: a read takes a fe
 SCANNED_BYTES_MAX: Final = 4 << 20  # Guess: batches to read for one page of deliveries.
 
 NEW: Final = (PublishNew, PublishMany)
-_PLACES: Final = {origin: place for place, origin in enumerate(Origin)}
 
 
 class ArrivalTap:
@@ -105,7 +104,7 @@ class ArrivalTap:
                 time=self._clock_us(),
                 sender=sender,
                 hops=hops,
-                origin=_PLACES[origin],
+                origin=ORIGIN_PLACES[origin],
                 count=count,
                 fresh=min(fresh, count),
                 publisher=first.publisher,

@@ -10,18 +10,17 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from skipring.core.effects import Effect
-from skipring.core.events import Corrupted, Event, IndexRequested, Overwritten, Received
+from skipring.core.events import Corrupted, IndexRequested, Overwritten, Received
 from skipring.core.log_messages import NOT_A_MEMBER, Refused
-from skipring.core.messages import MESSAGE_TYPES, Message
+from skipring.core.messages import CARRIERS, MESSAGE_TYPES, Message
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.state import SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import DIGEST_BYTES
-from skipring.core.topics import SubscriberTopics
+from skipring.core.topics import Dispatch, SubscriberTopics
 from skipring.core.trie import PublicationTrie
 from skipring.errors import WireError
 from skipring.net.addresses import AddressBook
@@ -44,7 +43,6 @@ from skipring.wire.codec import Envelope, decode
 from skipring.wire.framing import Frame, FrameReader
 from skipring.wire.handshake import Hello
 from skipring.wire.rpc import Address, WireMessage
-from skipring.world.snapshot import CARRIERS
 
 if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.security.credentials import Credentials
@@ -65,7 +63,6 @@ DAMAGES: Final[tuple[type[Damage], ...]] = (
     Crash,
 )
 
-Dispatch: TypeAlias = Callable[[TopicId, Event], list[Effect]]
 
 _LOG: Final = logger("chaos")
 _FORGED: Final = frozenset(MESSAGE_TYPES) - CARRIERS

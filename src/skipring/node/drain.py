@@ -15,18 +15,16 @@ from typing import Final
 from msgspec import Struct
 
 from skipring.core.batches import RecordBatch
-from skipring.core.effects import Drained, Effect, HeldBy
-from skipring.core.events import DrainRequested, Event, NodeSuspected, UnsubscribeRequested
+from skipring.core.effects import Drained, HeldBy
+from skipring.core.events import DrainRequested, NodeSuspected, UnsubscribeRequested
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.subscriber import Subscriber
-from skipring.core.topics import SubscriberTopics
+from skipring.core.topics import Dispatch, SubscriberTopics
 
 DRAIN_S: Final = 10.0  # Guess: the wait of a program at its end; ``drain_s`` of connect.
 UNLINKED_S: Final = 0.3  # Guess: a live process accepts a connection sooner.
 POLL_S: Final = 0.05  # Guess: short compared with UNLINKED_S.
 OWN_MAX: Final = 4096  # Limit: a node that has published more hands over everything.
-
-Dispatch = Callable[[TopicId, Event], list[Effect]]
 
 
 class Departure(Struct, frozen=True):

@@ -39,7 +39,13 @@ from skipring.core.events import (
     Tick,
 )
 from skipring.core.log_messages import FetchLog, LogInfo, LogPage, Refused
-from skipring.core.messages import CLAIMS, ROUTINE_TYPES, GetConfiguration, SetConfiguration
+from skipring.core.messages import (
+    CARRIERS,
+    CLAIMS,
+    ROUTINE_TYPES,
+    GetConfiguration,
+    SetConfiguration,
+)
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
@@ -52,7 +58,7 @@ from skipring.node.change_log import CAUSES, ChangeLog
 from skipring.node.chaos_server import NodeChaos, PartitionableTransport, kill_process
 from skipring.node.drain import Departures
 from skipring.node.group_commit import DeliveryLogFlusher, GroupCommit, TopicLogs
-from skipring.node.membership import CARRIERS, REQUESTS, Incarnations, Membership
+from skipring.node.membership import REQUESTS, Incarnations, Membership
 from skipring.node.publisher import Publisher, PublishProxy, Replications
 from skipring.node.sender import Sender
 from skipring.node.settings import NodeSettings

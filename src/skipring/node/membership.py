@@ -18,9 +18,6 @@ from skipring.core.messages import (
     CheckHeld,
     CheckTrie,
     GetConfiguration,
-    Publications,
-    PublishMany,
-    PublishNew,
     RequestHandover,
     SetConfiguration,
     Unsubscribe,
@@ -35,7 +32,6 @@ from skipring.wire.codec import encode
 from skipring.wire.rpc import REQUEST_TYPES, Address, WireMessage
 
 # Refused under back-pressure: messages with publications, and requests for large answers.
-CARRIERS: Final = frozenset({PublishNew, PublishMany, Publications})
 REQUESTS: Final = frozenset(
     {CheckTrie, CheckAndPublish, CheckHeld, RequestHandover, *REQUEST_TYPES}
 )

@@ -8,9 +8,8 @@ from contextlib import suppress
 from typing import Final
 
 from skipring.core.batches import BatchRecord, RecordBatch, batch_part
-from skipring.core.effects import Deliver, Effect, HeldBy
+from skipring.core.effects import Deliver, HeldBy
 from skipring.core.events import (
-    Event,
     PublishRequested,
     ReplicationRequested,
     ResendRequested,
@@ -20,7 +19,7 @@ from skipring.core.limits import shown
 from skipring.core.log_messages import BEHIND, NOT_A_MEMBER, Refused
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.subscriber import Subscriber
-from skipring.core.topics import SubscriberTopics
+from skipring.core.topics import Dispatch, SubscriberTopics
 from skipring.errors import ReplicationError, SkipringError, StorageError
 from skipring.node.drain import Departures
 from skipring.node.group_commit import GroupCommit, TopicLogs
@@ -31,8 +30,6 @@ from skipring.wire.rpc import NO_DISK, Publish, PublishAck, WireMessage
 REPLICAS_TIMEOUT_S: Final = 30.0  # The default of ``synced``.
 FEW_TICKS: Final = 3  # Guess: a ring that is still forming has more members by then.
 PUBLISHING_MAX: Final = 1024  # Limit: publications of clients that wait for their commit.
-
-Dispatch = Callable[[TopicId, Event], list[Effect]]
 
 
 # -- publications of this node ----------------------------------------------------------------

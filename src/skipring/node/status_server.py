@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, TypeAlias
 
-from skipring.core.effects import Effect
-from skipring.core.events import Event, IndexRequested, Received
+from skipring.core.events import IndexRequested, Received
 from skipring.core.labels import Label
 from skipring.core.limits import NUMBER_MAX, shown
 from skipring.core.log_messages import NOT_A_MEMBER, FetchRecords, GetLogInfo, Refused
@@ -27,7 +26,7 @@ from skipring.core.state import LivenessState
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import EMPTY_ROOT
 from skipring.core.supervisor import Supervisor
-from skipring.core.topics import SubscriberTopics
+from skipring.core.topics import Dispatch, SubscriberTopics
 from skipring.errors import MessageError
 from skipring.net.transport import Transport
 from skipring.net.work_budget import time_limit
@@ -72,7 +71,6 @@ INDEX_SLICE_IDS: Final = 1024  # Measured: a slice takes at most 5 ms of CPU wit
 
 IndexQuestion: TypeAlias = GetNodeStatus | GetLogInfo
 PageQuestion: TypeAlias = FetchRecords | FetchChanges | FetchDeliveries | FetchArrivals
-Dispatch: TypeAlias = Callable[[TopicId, Event], list[Effect]]
 HealthOf: TypeAlias = Callable[[Subscriber], NodeHealth]
 
 

@@ -36,20 +36,19 @@ from skipring.core.events import (
     NodeSuspected,
     PublishRequested,
     Received,
-    ReplicationRequested,
     SubscribeRequested,
     Tick,
     UnsubscribeRequested,
 )
 from skipring.core.log import MemoryLog
-from skipring.core.messages import Message
+from skipring.core.messages import CARRIERS, Message
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
 from skipring.sim.network_faults import DELIVERED, Fault
-from skipring.world.snapshot import CARRIERS, Parcel, Snapshot, publications_in
+from skipring.world.snapshot import Parcel, Snapshot, publications_in
 
 
 class DeliveryStats:
@@ -244,14 +243,6 @@ class World:
         """Request the handover of a node's publications before it leaves (decision 0049)."""
         self.drained.pop(node, None)
         self.dispatch(node, DrainRequested(ids, everything))
-
-    def replicate(self, node: NodeId, ids: tuple[bytes, ...], nodes: tuple[NodeId, ...]) -> None:
-        """Make a node ask other nodes to confirm publications."""
-        self.dispatch(node, ReplicationRequested(ids, nodes))
-
-    def lose_contact(self, node: NodeId, to: NodeId) -> None:
-        """Report to a node that its host cannot reach another node."""
-        self.dispatch(node, NodeSuspected(to))
 
     def publish(self, node: NodeId, *payloads: bytes) -> None:
         """Publish a batch of these records at a node, as its application would."""

@@ -8,7 +8,7 @@ by Spark as well, because members know prefixes of ids.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -24,14 +24,13 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from skipring.api.cursor import EPOCH, MICROSECOND
 from skipring.core.limits import FILTER_VALUES_MAX, KEY_BYTES_MAX, NUMBER_MAX, match_node
 from skipring.core.log_messages import RecordFilter
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES
 
 KEYS_BYTES_MAX: Final = 8192  # Limit: a request has at most 16 KiB.
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 # First and last number that pass a comparison.
 _BOUNDS: Final[Mapping[type, Callable[[int], tuple[int, int]]]] = MappingProxyType(
     {
@@ -117,7 +116,7 @@ def _by_time(given: Filter, pushed: Pushed) -> Pushed | None:
     value = getattr(given, "value", None)
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
-    bounds = _bounds(given, (value - _EPOCH) // _MICROSECOND, pushed.where.times)
+    bounds = _bounds(given, (value - EPOCH) // MICROSECOND, pushed.where.times)
     return bounds and pushed._replace(where=replace(pushed.where, times=bounds))
 
 

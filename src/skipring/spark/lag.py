@@ -17,12 +17,12 @@ from pyspark.sql.streaming.listener import (
 
 from skipring.core.peers import TopicId
 from skipring.errors import InputError
+from skipring.net.addresses import LOOPBACK
 from skipring.spark.offsets import from_json
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import SourceProgress
 
-LOOPBACK: Final = "127.0.0.1"
 METRIC: Final = "skipring_stream_lag_publications"
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from skipring.core.summaries import DIGEST_BYTES
 from skipring.storage.segment import CHUNK_BYTES, EntryIndex, FileCache, LogSegment, write_pieces
-from skipring.storage.segment_format import DIGEST_BYTES, HEADERS, decode_entry, encode_gap
+from skipring.storage.segment_format import HEADERS, decode_entry, encode_gap
 from skipring.storage.topic_directory import FRESH
 
 

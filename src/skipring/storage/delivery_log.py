@@ -36,7 +36,7 @@ _ROW: Final = Layout("<QQIBB")  # offset, time, count, hops, origin
 _CHECKED: Final = Layout(f"<{_ROW.size}sI")  # with a CRC-32
 ROW_BYTES: Final = _CHECKED.size
 _SEARCHED_MAX: Final = 16  # Guess: damaged rows that a search skips.
-_PLACES: Final = {origin: place for place, origin in enumerate(Origin)}
+ORIGIN_PLACES: Final = {origin: place for place, origin in enumerate(Origin)}
 
 
 # Topic, offset, time in microseconds since the epoch, hops, origin, and the number of records.
@@ -93,7 +93,7 @@ class DeliveryLog:
         with self._lock:
             while unpacked:
                 topic, offset, time_us, hops, origin, count = unpacked.popleft()
-                row = offset, max(time_us, 0), count, min(hops, 255), _PLACES[origin]
+                row = offset, max(time_us, 0), count, min(hops, 255), ORIGIN_PLACES[origin]
                 fields = _ROW.pack(*row)
                 recent = self._recent.setdefault(topic, bytearray())
                 recent += fields + crc32(fields).to_bytes(4, "little")

@@ -18,10 +18,10 @@ from skipring.core.batches import RECORDS_MAX, RecordBatch
 from skipring.core.log import LogEntry
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
+from skipring.core.summaries import DIGEST_BYTES
 from skipring.storage.statistics import SegmentStatistics
 
 MARKER: Final = b"\xf5SRB"
-DIGEST_BYTES: Final = 16
 START_OF_CHAIN: Final = bytes(DIGEST_BYTES)
 ENTRY_BYTES_MAX: Final = 1 << 20  # Limit: above BODY_BYTES_MAX and the fields of an entry.
 HEADER_BYTES_MAX: Final = 4096  # Limit: a topic has at most 1,020 bytes.

@@ -24,10 +24,11 @@ from skipring.core.log import (
 )
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, newest_of
+from skipring.core.summaries import DIGEST_BYTES
 from skipring.storage.data_dir import sync_directory
 from skipring.storage.recovery import RecoveredLog
 from skipring.storage.segment import EntryChunk, EntryIndex, FileCache, LogSegment
-from skipring.storage.segment_format import DIGEST_BYTES, GAP_ID, START_OF_CHAIN, SegmentHeader
+from skipring.storage.segment_format import GAP_ID, START_OF_CHAIN, SegmentHeader
 from skipring.storage.segment_list import SegmentList
 from skipring.storage.topic_directory import TopicDirectory, covers, merged
 

@@ -15,8 +15,11 @@ from msgspec import Meta, Struct
 
 from skipring.core.labels import Label, Word
 from skipring.core.limits import (
+    LABEL_CHARACTERS_MAX,
+    PRINTABLE,
     REASON_CHARACTERS_MAX,
     STORED_MAX,
+    TOPIC_BYTES_MAX,
     check_node,
     check_text,
     shown,
@@ -28,10 +31,8 @@ from skipring.core.state import LivenessState, SubscriberState
 from skipring.errors import MessageError
 
 # Chosen limits; the paper has none.
-TOPIC_BYTES_MAX: Final = 255
 LOCATED_MAX: Final = 32  # members in one answer: with the longest addresses they fit in a frame
 ENTRIES_MAX: Final = 256  # of a database, or of its queue, in one page
-LABEL_CHARACTERS_MAX: Final = 4096  # in a database, which may contain corrupted labels
 SHORTCUTS_MAX: Final = 128  # two for each of 64 levels; also of sums (R14) and watches (R9)
 JOURNAL_MAX: Final = 128  # changes in one page
 JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in a change
@@ -44,7 +45,6 @@ FORGED_BYTES_MAX: Final = 512 * 1024
 
 # -- constrained types -----------------------------------------------------------------------
 
-_PRINTABLE: Final = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
 
 MemberCount: TypeAlias = Annotated[
     int, Meta(ge=1, le=LOCATED_MAX, description=f"1 to {LOCATED_MAX}")
@@ -52,7 +52,7 @@ MemberCount: TypeAlias = Annotated[
 Members: TypeAlias = Annotated[
     dict[NodeId, Address], Meta(max_length=LOCATED_MAX, description="map of node to address")
 ]
-ChangeText: TypeAlias = Annotated[str, Meta(max_length=JOURNAL_CHARACTERS_MAX, pattern=_PRINTABLE)]
+ChangeText: TypeAlias = Annotated[str, Meta(max_length=JOURNAL_CHARACTERS_MAX, pattern=PRINTABLE)]
 DatabaseEntry: TypeAlias = tuple[
     Annotated[str, Meta(max_length=LABEL_CHARACTERS_MAX, pattern=r"\A[01]*\Z")], NodeId | None
 ]

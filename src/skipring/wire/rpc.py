@@ -339,7 +339,6 @@ RuntimeMessage: TypeAlias = Request | Answer | NameMessage
 WireMessage: TypeAlias = Message | RuntimeMessage
 
 REQUEST_TYPES: Final = frozenset(get_args(Request))
-ANSWER_TYPES: Final = frozenset(get_args(Answer))
 RUNTIME_TYPES: Final[frozenset[type[RuntimeMessage]]] = frozenset(get_args(RuntimeMessage))
 
 

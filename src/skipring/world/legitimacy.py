@@ -17,6 +17,7 @@ from msgspec import Struct
 from skipring.core.batches import RecordBatch
 from skipring.core.labels import Label
 from skipring.core.messages import (
+    CARRIERS,
     CheckLabel,
     RemoveConnections,
     SetConfiguration,
@@ -29,7 +30,6 @@ from skipring.core.roster import Roster, index_of
 from skipring.core.topology import Chains, chains_around, line_and_wrap
 from skipring.world.retained_rows import retention_faults, retention_of
 from skipring.world.snapshot import (
-    CARRIERS,
     Parcel,
     SubscriberView,
     View,

@@ -13,14 +13,14 @@ from skipring.core.batches import RecordBatch
 from skipring.core.config import ProtocolConfig
 from skipring.core.limits import NUMBER_MAX
 from skipring.core.log import MemoryLog
-from skipring.core.messages import Terms
+from skipring.core.messages import CARRIERS, Terms
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.retention.charter import CharterRow, charter_of, rank
 from skipring.core.retention.member import Retention
 from skipring.core.retention.retained import keep, stamp_of
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
-from skipring.world.snapshot import CARRIERS, Parcel, SubscriberView, publications_in
+from skipring.world.snapshot import Parcel, SubscriberView, publications_in
 
 Members = Mapping[NodeId, SubscriberView]
 

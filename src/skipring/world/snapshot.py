@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -144,7 +144,6 @@ def peers_in(message: Message) -> tuple[Peer, ...]:
 
 
 # Message types that carry publications.
-CARRIERS: Final = frozenset({PublishNew, PublishMany, Publications})
 
 
 def publications_in(message: Message) -> tuple[RecordBatch, ...]:

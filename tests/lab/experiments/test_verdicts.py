@@ -44,7 +44,6 @@ def test_unmeasured_statement_names_the_tests_of_the_map(statement: Statement) -
     verdict = _verdict(0, statement, Mode.FAST, {}, {})
     assert verdict.word == "by tests"
     assert verdict.reason.endswith(statement.measure.file)
-    assert not Judged(statement, {Mode.FAST: verdict}, {}).is_measured
 
 
 # --- verdicts --------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from skipring.spark.pipeline.progress import (
     as_line,
     as_table,
     behind,
-    shown,
+    live_progress,
 )
 
 PROGRESS = PipelineProgress(
@@ -48,7 +48,7 @@ def test_progress_is_one_line_of_json_or_text() -> None:
 def test_progress_is_a_table_on_a_terminal_and_lines_on_a_pipe(is_terminal: bool) -> None:
     out = StringIO()
     console = Console(file=out, force_terminal=is_terminal, width=100)
-    with shown(console, "orders") as report:
+    with live_progress(console, "orders") as report:
         report(PROGRESS)
         report(replace(PROGRESS, behind=None))
     assert ("behind the ring" in out.getvalue()) == is_terminal

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from skipring.admin.dev_cluster import ANY_PORT
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import SkipringError
@@ -32,12 +33,12 @@ from skipring.lab.bench.run import (
     flag_file,
 )
 from skipring.lab.bench.worker import history_payload
-from skipring.lab.processes import ANY_PORT, Processes
+from skipring.lab.processes import Processes
+from skipring.net.addresses import LOOPBACK
 from skipring.security.ca import issue_each, make_authority
 from skipring.storage.store import LogStore
 from skipring.wire.rpc import Address
 
-LOOPBACK: Final = "127.0.0.1"
 STARTING_S: Final = 20.0  # Guess: a server that does not listen by then has failed.
 POLL_S: Final = 0.01  # Guess.
 WORKER: Final = str(worker.__file__)

@@ -217,7 +217,7 @@ async def publish(run: BenchRun, board: Board) -> Figures:
     flag_file(run.directory, PUBLISHER, CALM).touch()
     await until(lambda: board[Slot.BEGUN], "the beginning", RUN_S)
     publisher.begin()
-    freeze_gc()
+    collect_and_freeze()
     written = written_bytes()
     with _profiled(run, PUBLISHER):
         await (_publish_at_rate if run.rate else _publish_in_window)(publisher, run, board)
@@ -288,7 +288,7 @@ async def subscribe(run: BenchRun, board: Board) -> Figures:
     flag_file(run.directory, SUBSCRIBERS, CALM).touch()
     await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S)
     subscribers.begin()
-    freeze_gc()
+    collect_and_freeze()
     written = written_bytes()
     board[Slot.BEGUN] = 1
     with _profiled(run, SUBSCRIBERS):
@@ -320,7 +320,7 @@ async def fetch(run: BenchRun, board: Board) -> Figures:
     await newcomer.prepare()
     board[Slot.CONNECTED] = 1
     await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S)
-    freeze_gc()
+    collect_and_freeze()
     before = resident_bytes()
     board.record(Moment.BEGAN)
     began_ns = perf_counter_ns()
@@ -337,7 +337,7 @@ async def fetch(run: BenchRun, board: Board) -> Figures:
     }
 
 
-def freeze_gc() -> None:
+def collect_and_freeze() -> None:
     """Exclude objects created at startup from later garbage collections, for every system alike."""
     gc.collect()
     gc.freeze()

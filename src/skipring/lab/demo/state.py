@@ -16,13 +16,13 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.state import SupervisorState
 from skipring.errors import UnreachableError
 from skipring.rpc.client import RpcClient
+from skipring.view.model import ROOT_DIGITS
 from skipring.view.text import RingLayout, layout
 from skipring.wire.rpc import NodeStatus
 from skipring.world.legitimacy import Layer, Violation, publication_violations, violations
 from skipring.world.snapshot import Snapshot
 
 ANSWER_S: Final = 0.4  # Guess: dead nodes do not answer; a slow node is polled again soon.
-ROOT_DIGITS: Final = 8  # as in the output of other commands
 
 _NO_ANSWER: Final = Violation(Layer.DATABASE, "database: the supervisor does not answer")
 

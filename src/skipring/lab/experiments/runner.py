@@ -291,7 +291,7 @@ LINE_S: Final = 10.0  # between two lines on a pipe
 
 
 @contextmanager
-def shown(console: Console, title: str) -> Iterator[Callable[[TrialProgress], None]]:
+def live_progress(console: Console, title: str) -> Iterator[Callable[[TrialProgress], None]]:
     """Show progress inside a block: a bar on a terminal, lines on a pipe."""
     # Executors import this module, too, and may lack rich.
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415

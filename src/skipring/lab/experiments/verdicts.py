@@ -68,11 +68,6 @@ class Judged(Struct, frozen=True):
     verdicts: Mapping[Mode, Verdict]
     outside: Mapping[Mode, Verdict]
 
-    @property
-    def is_measured(self) -> bool:
-        """Return True if a run is relevant to the statement."""
-        return any(verdict.tone is not Tone.NONE for verdict in self.verdicts.values())
-
 
 def judge(runs: DataFrame) -> list[Judged]:
     """Judge every statement by the prepared runs."""

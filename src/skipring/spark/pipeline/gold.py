@@ -19,12 +19,11 @@ from pyspark.sql.types import TimestampType
 from skipring.errors import InputError
 from skipring.spark.pipeline.lake import DATE, Lake, LakeCommit, LakeTable, date_in
 from skipring.spark.pipeline.project import DELIVERIES, SILVER, GoldTable
-from skipring.spark.pipeline.times import MICROSECONDS, Times, date_of, window_start
+from skipring.spark.pipeline.times import DAY_S, MICROSECONDS, Times, date_of, window_start
 
 WINDOW: Final = "window_start"
 BUCKET: Final = "bucket"
 HOUR_S: Final = 3600
-DAY_S: Final = 86_400
 
 
 class GoldSource(Struct, frozen=True):

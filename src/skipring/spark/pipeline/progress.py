@@ -62,7 +62,7 @@ def _parsed(offset: Any) -> dict[str, Any] | None:  # noqa: ANN401  (Spark's own
 
 
 @contextmanager
-def shown(console: Console, title: str) -> Iterator[Report]:
+def live_progress(console: Console, title: str) -> Iterator[Report]:
     """Show progress during the block: a table on a terminal, a line per micro-batch elsewhere."""
     if not console.is_terminal:
         yield lambda progress: console.print(as_line(progress), highlight=False, soft_wrap=True)

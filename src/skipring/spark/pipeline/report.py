@@ -24,7 +24,7 @@ from skipring.spark.pipeline.lake_files import LakeFiles
 from skipring.spark.pipeline.project import SILVER, Project
 from skipring.spark.pipeline.runner import prepare
 from skipring.spark.pipeline.state import read_state
-from skipring.spark.pipeline.times import window_start
+from skipring.spark.pipeline.times import DAY_S, window_start
 from skipring.spark.pipeline.upkeep import BRONZE, QUARANTINE
 from skipring.storage.data_dir import translate_os_errors
 
@@ -40,7 +40,6 @@ COLUMNS_MAX: Final = 4  # Guess: figures of a gold table
 ROWS_MAX: Final = 20  # Guess: of a table on the page; the lake has all of them
 GOLD_ROWS_MAX: Final = 100_000  # Limit: of a gold table in memory, the latest windows
 STEPS_S: Final = ((2, 60), (60, 3600))  # up to this number of days, a step of this length
-_DAY_S: Final = 86_400
 _NOTHING: Final = "No data yet."
 _PREVIEW_BYTES: Final = 80
 _COPIES: Final = 1 << 20  # Limit: rows of a table with one id
@@ -87,7 +86,7 @@ def read_figures(spark: SparkSession, lake: Lake, project: Project) -> ReportFig
     """Compute all aggregates."""
     bronze, silver, bad = (_table(spark, lake, it) for it in (BRONZE, SILVER, QUARANTINE))
     days = len(lake.dates(BRONZE) - {TIMELESS})
-    step_s = next((step for most, step in STEPS_S if days <= most), _DAY_S)
+    step_s = next((step for most, step in STEPS_S if days <= most), DAY_S)
     at = window_start(F.col("timestamp"), step_s).alias("at")
     size = F.substring("value", 1, _PREVIEW_BYTES).alias("value")
     latest = bad.orderBy(F.desc_nulls_last("timestamp")).limit(ROWS_MAX)

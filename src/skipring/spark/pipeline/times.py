@@ -12,6 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 MICROSECONDS: Final = 1_000_000
+DAY_S: Final = 86_400
 MINUTE_US: Final = 60 * MICROSECONDS
 # A publication may have any time. Beyond these limits it has no window, as if its time were
 # unknown: the year 2262, the largest time of pandas, and the end of the first day of the epoch.

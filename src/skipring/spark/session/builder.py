@@ -34,11 +34,11 @@ except ModuleNotFoundError as error:
     ) from None
 
 from skipring.errors import InputError, UnreachableError
+from skipring.net.addresses import LOOPBACK
 from skipring.spark.session.executors import check_executors, kept_zip, ship
 from skipring.spark.session.java import find_java, make_java_home, scratch
 
 MASTER: Final = "local[*]"
-LOOPBACK: Final = "127.0.0.1"
 STOP_WAIT_S: Final = 30.0  # Guess: a JVM that has not ended by then is killed
 REACH_WAIT_S: Final = 5.0  # Guess; Spark tries for a minute, and its error does not help
 

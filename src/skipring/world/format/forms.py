@@ -24,6 +24,7 @@ from skipring.core.labels import CIRCLE, Label, Word
 from skipring.core.limits import (
     HEADERS_MAX,
     KEY_BYTES_MAX,
+    LABEL_CHARACTERS_MAX,
     NODE_PATTERN,
     PAYLOAD_BYTES_MAX,
     shown,
@@ -34,7 +35,6 @@ from skipring.core.publications import ID_BITS, ID_BYTES
 from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary, Summary
 from skipring.errors import WorldFormatError
 
-LABEL_CHARACTERS_MAX: Final = 4096  # Limit: bounds corrupted labels too.
 REASON_CHARACTERS_MAX: Final = 160  # Guess: enough for a sentence with such a value.
 
 Value = TypeVar("Value")

@@ -18,7 +18,7 @@ from msgspec.structs import FieldInfo
 
 from skipring.core.batches import RecordBatch
 from skipring.core.labels import Label, Word
-from skipring.core.limits import shown
+from skipring.core.limits import TOPIC_BYTES_MAX, shown
 from skipring.core.log_messages import FetchLog, LogInfo, Refused
 from skipring.core.messages import MESSAGE_TYPES, CheckHeld, Held, Hops, IHave, Want
 from skipring.core.peers import SUPERVISOR, NodeId, Peer, TopicId
@@ -55,9 +55,6 @@ from skipring.world.format.forms import (
 )
 from skipring.world.format.render import OBJECTS, REQUIRED, fields_of
 from skipring.world.snapshot import Clocks, Parcel, Snapshot
-
-TOPIC_BYTES_MAX: Final = 255  # Limit: the same as on the wire.
-
 
 # -- JSON ----------------------------------------------------------------------------------
 

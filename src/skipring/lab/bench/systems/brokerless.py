@@ -12,10 +12,9 @@ from typing import Any, Final, cast
 from skipring.lab.bench.run import TOPIC, BenchRun
 from skipring.lab.bench.worker import PublisherEndpoint, Receive, Subscribers
 from skipring.lab.processes import STARTED_S, UNTIL_POLL_S
-from skipring.net.addresses import split_address
+from skipring.net.addresses import LOOPBACK, split_address
 
 RELAY_FILE: Final = "relay.log"
-LOOPBACK: Final = "127.0.0.1"
 DRAINED_AT_ONCE: Final = 500  # Guess: after this many reads the other sockets get a turn.
 
 

@@ -14,7 +14,7 @@ from skipring.lab.bench.systems.ours import (
     join,
     wait_calm,
 )
-from skipring.lab.bench.worker import POLL_S, Role, freeze_gc
+from skipring.lab.bench.worker import POLL_S, Role, collect_and_freeze
 from skipring.lab.processes import until
 from skipring.lab.usage import MIB, resident_bytes
 from skipring.observability.clock import BEATS, LoopPause
@@ -33,7 +33,7 @@ async def start(run: BenchRun, board: Board) -> Figures:
     pause, before = LoopPause(BEAT_S * BEATS), resident_bytes()
     flag_file(run.directory, START, CALM).touch()
     await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S)
-    freeze_gc()
+    collect_and_freeze()
     pause.start()
     board.record(Moment.BEGAN)
     await member.join()
@@ -52,7 +52,7 @@ async def rest(run: BenchRun, board: Board, *, role: str, count: int) -> Figures
     members = [BenchMember(run, f"{role}{number}", is_hurried=False) for number in range(count)]
     await join(members)
     await wait_calm(members)
-    freeze_gc()
+    collect_and_freeze()
     flag_file(run.directory, role, CALM).touch()
     await until(lambda: board[Slot.STOP], "the end", RUN_S, TICK_S)
     return {}

@@ -40,7 +40,7 @@ from skipring.lab.bench.worker import (
     Role,
     Subscribers,
     age_ns,
-    freeze_gc,
+    collect_and_freeze,
     percentiles_ms,
 )
 from skipring.lab.processes import until
@@ -388,7 +388,7 @@ async def be_apart(run: BenchRun, board: Board, *, role: str) -> Figures:
     flag_file(run.directory, role, CALM).touch()
     await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S, POLL_S)
     member.begin()
-    freeze_gc()
+    collect_and_freeze()
     await until(lambda: board.is_past(Moment.ENDED), "deliveries", RUN_S, POLL_S)
     await until(lambda: member.is_durable, "a durable store", IDLE_S, POLL_S)
     await until(lambda: board[Slot.STOP] or reader.done(), "the end", RUN_S, POLL_S)
