@@ -70,7 +70,7 @@ def differences(start: Snapshot, world: World) -> tuple[int, int]:
     flying = {
         each.id: each
         for machine in members.values()
-        for each in machine.publications
+        for each in machine.batches()
         if each.id not in rows
     }
     lost = surplus = 0

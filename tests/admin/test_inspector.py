@@ -225,7 +225,7 @@ async def test_node_that_lacks_publications_is_found_by_its_root() -> None:
         await until(lambda: all(len(machine_of(ring, name).trie()) == 5 for name in "abc"))
         await until(lambda: nothing_is_on_its_way(ring))  # such as a second copy
         machine = machine_of(ring, "c")
-        lost = machine.publications[3]
+        lost = machine.batches()[3]
         ring.nodes["c"].logs.by_topic[TOPIC].discard(3)
         machine.replica.index().remove(lost.id)
         seen = await inspector.inspect(TopicContents.DIFFERENCES)

@@ -110,7 +110,7 @@ def published_by(nodes: list[NodeHost]) -> set[bytes]:
     return {
         batch.id
         for node in nodes
-        for batch in machine_of(node).publications
+        for batch in machine_of(node).batches()
         if batch.publisher == node.name
     }
 

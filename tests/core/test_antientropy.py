@@ -595,7 +595,7 @@ def test_member_that_has_left_asks_to_be_forgotten_and_stores_nothing() -> None:
     question = CheckTrie("a", (RangeSummary.make(ALL),))
     assert host.receive(question) == [("a", RemoveConnections(ME))]
     host.receive(Publications((P("0"),)))
-    assert host.machine.publications == ()
+    assert host.machine.batches() == ()
 
 
 def test_request_covers_a_part_of_the_trie_until_all_ids_are_hashed() -> None:

@@ -240,7 +240,7 @@ def test_T10_batch_with_a_wrong_id_is_rejected_and_keeps_out_nothing() -> None:
     assert host.handle(Received(PublishNew(forged), "a")) == [Rejected(1)]
     assert host.stored == []
     host.receive(PublishNew(made(0)), "a")
-    assert host.machine.publications == (made(0),)
+    assert host.machine.batches() == (made(0),)
     assert host.receive(PublishNew(made(0)), "e") == []
 
 

@@ -30,7 +30,7 @@ def test_subscriber_loads_any_state_unchanged(state: SubscriberState) -> None:
     )
     assert shown == (state.member, state.label, state.left, state.right, state.ring)
     assert dict(host.machine.shortcuts) == state.shortcuts
-    assert host.machine.publications == state.publications
+    assert host.machine.batches() == state.publications
     assert sorted(host.machine.trie().keys()) == sorted({held.id for held in state.publications})
 
 

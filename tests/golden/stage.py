@@ -235,7 +235,7 @@ class Stage:
         seen = self._world.subscribers[node]
         edges = " ".join(f"{name}={text_of(getattr(seen, name))}" for name in EDGES)
         slots = "".join(f" {slot}={who or '-'}" for slot, who in sorted(seen.shortcuts.items()))
-        held = "".join(f" {publication_text(each)}" for each in seen.publications)
+        held = "".join(f" {publication_text(each)}" for each in seen.batches())
         return f"label={text_of(seen.label)} {edges}{slots}{' holds' if held else ''}{held}"
 
 

@@ -1,4 +1,6 @@
-"""Attributes: only its own object assigns an attribute, and a property assigns nothing.
+"""Attributes: only its own object assigns an attribute, and a property does no work.
+
+A property that works assigns an attribute, or reads the entries of a log or a trie.
 
 Syntax trees have no types, so attributes are told apart by name. An assignment from outside is
 allowed for fields of records of the same module, and for another instance of the own class. The
@@ -26,6 +28,8 @@ MUTATORS = {
     *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft"),
     *("remove", "setdefault", "update"),
 }
+# Methods that read as many entries as a log or a trie has.
+READERS = {"batches", "build", "entries", "read", "read_many", "read_range", "records"}
 
 
 def is_self(node: ast.expr) -> bool:
@@ -141,7 +145,7 @@ def working_properties(tree: ast.Module, working: Set[Method]) -> list[tuple[int
     return sorted(
         (method.lineno, ".".join(key))
         for key, method in methods_in([tree]).items()
-        if key in working
+        if (key in working or reads_entries(method))
         and any(is_name(each) and each.id in PROPERTIES for each in method.decorator_list)
     )
 
@@ -161,6 +165,12 @@ def assigns(method: Function) -> bool:
             ):
                 return True
     return False
+
+
+def reads_entries(method: Function) -> bool:
+    """Return True if a method calls one that reads entries of a log or a trie."""
+    calls = [node.func for node in ast.walk(method) if isinstance(node, ast.Call)]
+    return any(isinstance(each, ast.Attribute) and each.attr in READERS for each in calls)
 
 
 def used_by(method: Function, owner: str, parts: Mapping[str, set[str]]) -> set[Method]:
@@ -258,6 +268,8 @@ def test_assignment_from_outside_is_found(source: str, expected: list[str]) -> N
         ("return self._made.index()", True),
         ("return self._known.size", True),
         ("return self._other.index()", False),
+        ("return sum(1 for _ in self._log.entries())", True),
+        ("return len(self._log)", False),
     ],
 )
 def test_property_that_assigns_is_found(body: str, is_working: bool) -> None:

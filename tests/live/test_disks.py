@@ -162,7 +162,7 @@ def machine_of(node: NodeHost) -> Subscriber:
 
 def truth_of(cluster: Cluster) -> Truth:
     """Return the publications of the keeper."""
-    return Truth.of(publications_of(machine_of(cluster.node(KEEPER)).publications))
+    return Truth.of(publications_of(machine_of(cluster.node(KEEPER)).batches()))
 
 
 async def fill(cluster: Cluster, topic: Subscription, count: int, writers: int = WRITERS) -> None:

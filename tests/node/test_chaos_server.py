@@ -159,7 +159,7 @@ async def test_received_publications_are_delivered_once_across_an_overwrite() ->
         for each in (made[1], made[0], made[2]):
             node.dispatch(TOPIC, Received(PublishNew(each)))
         assert delivered == [0, 1, 2]
-        assert machine_of(node).publications == tuple(made)
+        assert machine_of(node).batches() == tuple(made)
     finally:
         await node.close()
 

@@ -61,7 +61,7 @@ async def test_calls_of_one_loop_iteration_share_batches(tmp_path: Path, has_dis
         node = cluster.node("n00")
         calls = (node.publish(TOPIC, BatchRecord(b"%d" % number)) for number in range(100))
         ids = [key for (key,) in await asyncio.gather(*calls)]
-        batches = machine_of(node).publications
+        batches = machine_of(node).batches()
         assert [batch.count for batch in batches] == [1, 99]
         assert [key for batch in batches for key in batch.record_ids()] == ids
         assert cluster.payloads("n00") == [b"%d" % number for number in range(100)]
@@ -73,14 +73,14 @@ async def test_call_waits_for_no_call_of_a_later_iteration() -> None:
         for number in range(3):
             await node.publish(TOPIC, BatchRecord(b"%d" % number))
             await asyncio.sleep(0)
-        assert [batch.count for batch in machine_of(node).publications] == [1, 1, 1]
+        assert [batch.count for batch in machine_of(node).batches()] == [1, 1, 1]
 
 
 async def test_records_of_one_call_share_batches_with_consecutive_numbers() -> None:
     async with healthy_cluster(n=1) as cluster:
         node = cluster.node("n00")
         ids = await node.publish(TOPIC, *(BatchRecord(b"%d" % n) for n in range(600)))
-        batches = machine_of(node).publications
+        batches = machine_of(node).batches()
         assert [batch.count for batch in batches] == [256, 256, 88]
         assert [batch.first for batch in batches[1:]] == [batch.end for batch in batches[:-1]]
         assert [key for batch in batches for key in batch.record_ids()] == ids
@@ -95,8 +95,8 @@ async def test_topics_share_no_batch() -> None:
         for topic, counts in ((TOPIC, [1, 2]), ("other", [1, 1])):
             machine = node.machine(topic)
             assert machine is not None
-            assert [batch.count for batch in machine.publications] == counts
-            payloads = {each.payload for batch in machine.publications for each in batch.records()}
+            assert [batch.count for batch in machine.batches()] == counts
+            payloads = {each.payload for batch in machine.batches() for each in batch.records()}
             assert payloads == {topic.encode()}
 
 
@@ -236,7 +236,7 @@ async def test_member_that_confirms_twice_counts_once(tmp_path: Path) -> None:
     async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
         node = cluster.node("n00")
         (made,) = await node.publish(cluster.topic, BatchRecord(b"x"))
-        (stored,) = machine_of(node).publications
+        (stored,) = machine_of(node).batches()
         reached = asyncio.create_task(node.replications.reached(cluster.topic, made, 2, SOON_S))
         await asyncio.sleep(0)
         for _ in range(2):
@@ -273,7 +273,7 @@ async def test_acknowledgement_has_the_id_and_the_first_offset_of_the_batch() ->
                 answer = await asked(client, node, each)
                 assert isinstance(answer, PublishAck)
                 assert (answer.id, answer.offset) == (each.id, each.first)
-        assert machine_of(node).publications == tuple(made)
+        assert machine_of(node).batches() == tuple(made)
 
 
 async def test_invalid_batch_of_a_client_is_refused_and_counted() -> None:
@@ -285,7 +285,7 @@ async def test_invalid_batch_of_a_client_is_refused_and_counted() -> None:
         assert isinstance(answer, Refused)
         assert answer.reason == "an invalid batch"
         assert node.links.counts["invalid batch"] == 1
-        assert machine_of(node).publications == ()
+        assert machine_of(node).batches() == ()
 
 
 async def test_member_that_reads_its_log_refuses_batches_of_clients(

@@ -87,7 +87,7 @@ def test_node_drops_a_known_publication(mode: Mode) -> None:
     world.channels.clear()
     world.deliver(parcel)
     assert world.channels == []
-    assert len(world.subscribers[parcel.to].publications) == 1
+    assert len(world.subscribers[parcel.to].batches()) == 1
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -131,7 +131,7 @@ def test_newcomer_relies_on_the_tries_for_earlier_publications(repairs: bool) ->
     assert is_legitimate(world)
     world.publish("n0003", b"after")
     run_rounds(world, RandomOrder(), 30)
-    payloads = payloads_of(world.subscribers["new"].publications)
+    payloads = payloads_of(world.subscribers["new"].batches())
     assert set(payloads) == ({b"before", b"after"} if repairs else {b"after"})
 
 

@@ -48,10 +48,10 @@ def test_ring_converges_with_batches_of_any_size_and_live_settings(
     report = simulation.run()
     assert report.is_good, f"{replay(**values)}\n{report.violations}"
     machines = [machine for machine in simulation.world.subscribers.values() if machine.wants]
-    held = [Counter(payloads_of(machine.publications)) for machine in machines]
+    held = [Counter(payloads_of(machine.batches())) for machine in machines]
     assert all(payloads == held[0] for payloads in held)
-    assert {each.count for machine in machines for each in machine.publications} == {batch}
-    assert held[0].total() == batch * len(machines[0].publications)
+    assert {each.count for machine in machines for each in machine.batches()} == {batch}
+    assert held[0].total() == batch * len(machines[0].batches())
 
 
 # -- crash between sending and storing ---------------------------------------------------------
@@ -77,13 +77,13 @@ class Crashes:
         publisher, victim = self._rng.sample(sorted(self.world.subscribers), 2)
         self.world.publish(publisher, *self.payloads())
         for machine in self.world.subscribers.values():
-            self.stored |= {each.id: each for each in machine.publications}
+            self.stored |= {each.id: each for each in machine.batches()}
         self._crash(victim)
         run_rounds(self.world, RandomOrder(), self._rng.randrange(3))
 
     def _crash(self, node: NodeId) -> None:
         world = self.world
-        log = world.subscribers[node].publications
+        log = world.subscribers[node].batches()
         before = len(world.channels)
         world.publish_and_crash(node, *self.payloads())
         sent = world.channels[before:]
@@ -101,7 +101,7 @@ def test_crash_between_sending_and_storing_loses_nothing_stored_and_reuses_no_nu
         crashes.step()
     run_rounds(crashes.world, RandomOrder(), 60)
     assert has_all_publications(crashes.world)
-    held = [machine.publications for machine in crashes.world.subscribers.values()]
+    held = [machine.batches() for machine in crashes.world.subscribers.values()]
     ids = [{each.id for each in publications} for publications in held]
     assert all(each == ids[0] >= crashes.stored.keys() for each in ids)
     assert len(ids[0]) > 8  # some batches survive that their publisher has not stored
@@ -151,6 +151,6 @@ def test_batch_is_delivered_whole_on_every_route(batch: int) -> None:
         assert [given.records() for given in each.batches] == list(each.records)
         assert {len(records) for records in each.records} == {batch}
     for machine in world.subscribers.values():
-        assert len(machine.publications) == 24
-        ends = accumulate(each.count for each in machine.publications)
+        assert len(machine.batches()) == 24
+        ends = accumulate(each.count for each in machine.batches())
         assert [entry.end for entry in machine.replica.log.read_range(0, 10**6)] == list(ends)

@@ -88,7 +88,7 @@ def test_two_broken_clocks_destroy_nothing_and_stamps_stay_right(jumps: bool) ->
     ring.run(90)
     assert ring.counts == {17}
     machine = ring.world.subscribers[ring.nodes[0]]
-    stamps = [batch.records()[0].time for batch in machine.publications]
+    stamps = [batch.records()[0].time for batch in machine.batches()]
     assert max(stamps) <= ring.world.clocks.now + 60 * US
 
 
@@ -102,9 +102,7 @@ def leaves(ring: Ring, nodes: list[NodeId]) -> dict[NodeId, SubscriberState]:
         machine = ring.world.subscribers[node]
         terms = retention_of(machine)
         memory = SubscriberMemory(terms=terms.state() if terms is not None else None)
-        stored[node] = SubscriberState(
-            member=False, publications=machine.publications, memory=memory
-        )
+        stored[node] = SubscriberState(member=False, publications=machine.batches(), memory=memory)
         ring.world.crash(node)
     return stored
 

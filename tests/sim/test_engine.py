@@ -146,7 +146,7 @@ def test_new_node_sends_a_subscription() -> None:
 def test_publication_is_stored_delivered_and_sent_to_all_neighbours() -> None:
     world = world_of(RING)
     world.publish("c", b"news")
-    (publication,) = world.subscribers["c"].publications
+    (publication,) = world.subscribers["c"].batches()
     assert publication == batch(publisher="c", topic=world.topic)
     assert {parcel.to for parcel in world.channels} == {"a", "b"}
     assert {type(parcel.message) for parcel in world.channels} == {PublishNew}
@@ -158,7 +158,7 @@ def test_publication_reaches_every_member_and_every_copy_is_counted() -> None:
     world = run(world_of(RING), 1)
     world.publish("a", b"news")
     run(world, 5)
-    assert {len(machine.publications) for machine in world.subscribers.values()} == {1}
+    assert {len(machine.batches()) for machine in world.subscribers.values()} == {1}
     deliveries = world.deliveries
     assert (deliveries.published, deliveries.received) == (1, 3)
     assert deliveries.copies == deliveries.received + deliveries.duplicates
@@ -188,7 +188,7 @@ def test_corrupt_row_is_discarded() -> None:
     start = replace(RING.subscribers["a"], publications=(wrong, NEWS))
     world = world_of(replace(RING, subscribers=RING.subscribers | {"a": start}))
     world.tick("a")
-    assert world.subscribers["a"].publications == (NEWS,)
+    assert world.subscribers["a"].batches() == (NEWS,)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_corrupt_row_is_discarded() -> None:
 def test_rejected_publication_is_not_stored(invalid: RecordBatch) -> None:
     world = world_of(RING)
     world.deliver(Parcel("a", PublishMany((invalid, NEWS)), "c"))
-    assert world.subscribers["a"].publications == (NEWS,)
+    assert world.subscribers["a"].batches() == (NEWS,)
     assert world.deliveries.received == 1
 
 
@@ -255,13 +255,13 @@ def test_crash_is_silent_and_its_round_is_recorded() -> None:
 def test_restarted_subscriber_has_its_log_and_publishes_in_a_new_incarnation() -> None:
     world = world_of(RING)
     world.publish("b", b"stored")
-    stored = world.subscribers["b"].publications
+    stored = world.subscribers["b"].batches()
     world.publish_and_crash("b", b"sent")
     world.restart("b", stored, incarnation=3)
     assert world.crashed == {}
-    assert world.subscribers["b"].publications == stored
+    assert world.subscribers["b"].batches() == stored
     world.publish("b", b"later")
-    later = world.subscribers["b"].publications[-1]
+    later = world.subscribers["b"].batches()[-1]
     assert (later.first, later.records()[0].payload) == (3 << COUNTER_BITS, b"later")
 
 

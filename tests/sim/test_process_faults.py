@@ -241,7 +241,7 @@ def published(world: World) -> list[tuple[NodeId, bytes]]:
     return [
         (node, payload)
         for node, machine in world.subscribers.items()
-        for row in machine.publications
+        for row in machine.batches()
         if row.publisher == node
         for payload in payloads_of([row])
     ]
@@ -294,7 +294,7 @@ def test_survivors_agree_after_publishers_crash_between_sending_and_storing(seed
     assert report.converged
     world = simulation.world
     assert len(world.crashed) == 3
-    held = [set(payloads_of(machine.publications)) for machine in world.subscribers.values()]
+    held = [set(payloads_of(machine.batches())) for machine in world.subscribers.values()]
     assert all(payloads == held[0] for payloads in held)
     assert sum(payload.startswith(b"last of round") for payload in held[0]) == 3
 
@@ -312,4 +312,4 @@ def test_restarted_publisher_recovers_the_publications_sent_before_its_crash() -
         for node in world.processes():
             world.tick(node)
         world.end_round()
-    assert payloads_of(world.subscribers[publisher].publications) == [b"before"]
+    assert payloads_of(world.subscribers[publisher].batches()) == [b"before"]

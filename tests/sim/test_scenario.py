@@ -292,9 +292,7 @@ def test_members_that_leave_with_a_drain_hand_over_every_publication(
     )
     simulation = Simulation(scenario)
     held = {
-        each.id
-        for machine in simulation.world.subscribers.values()
-        for each in machine.publications
+        each.id for machine in simulation.world.subscribers.values() for each in machine.batches()
     }
     report = simulation.run()
     world = simulation.world
@@ -303,7 +301,7 @@ def test_members_that_leave_with_a_drain_hand_over_every_publication(
     assert len(members) == 16 - len(world.drained) <= 8
     assert None not in world.drained.values()
     for machine in members:
-        assert held <= {each.id for each in machine.publications}
+        assert held <= {each.id for each in machine.batches()}
 
 
 def test_default_scenario_is_live_without_faults_and_incidents() -> None:

@@ -137,5 +137,5 @@ class Ring:
         """Return the keys with a value in the trie of a member."""
         machine = self.world.subscribers[node]
         indexed = set(machine.trie().keys())
-        records = [b.records()[0] for b in machine.publications if b.id in indexed]
+        records = [b.records()[0] for b in machine.batches() if b.id in indexed]
         return {each.key for each in records if DELETED not in each.headers}

@@ -324,7 +324,10 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
         """Return the cached shortcut chains if they are wrong, else None."""
         return self.memory.chains if self.memory is not None else None
 
-    @property
+    def batches(self) -> tuple[RecordBatch, ...]:
+        """Return the stored publications."""
+        return self.publications
+
     def misplaced(self) -> int:
         """Return the number of ids in the trie whose offset does not hold their record."""
         index = self.memory.holdings.index if self.memory is not None else {}

@@ -347,7 +347,6 @@ class Subscriber:
         """Return the cached shortcut chains."""
         return self._shortcuts.remembered
 
-    @property
     def misplaced(self) -> int:
         """Return the number of ids in the trie whose offset does not hold their record."""
         stored = {offset: key for key, offset in self.replica.log.entries()}
@@ -378,8 +377,7 @@ class Subscriber:
         """Return the number of publications; this costs less than the length of the trie."""
         return self.replica.count
 
-    @property
-    def publications(self) -> tuple[RecordBatch, ...]:
+    def batches(self) -> tuple[RecordBatch, ...]:
         """Return the stored batches, in log order."""
         log = self.replica.log
         return tuple([entry.batch for entry in log.read_range(0, log.end)])
@@ -401,7 +399,7 @@ class Subscriber:
             shortcuts=dict(self._shortcuts.slots),
             silence=self.silence,
             digests=dict(self.digests),
-            publications=self.publications,
+            publications=self.batches(),
             hashes=self.replica.indexed_trie.wrong_digests(),
         )
 

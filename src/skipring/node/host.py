@@ -30,14 +30,7 @@ from skipring.core.effects import (
     Store,
     Unsubscribed,
 )
-from skipring.core.events import (
-    Event,
-    Flush,
-    Received,
-    RoutineReceived,
-    SubscribeRequested,
-    Tick,
-)
+from skipring.core.events import Event, Flush, Received, RoutineReceived, SubscribeRequested, Tick
 from skipring.core.log_messages import FetchLog, LogInfo, LogPage, Refused
 from skipring.core.messages import (
     CARRIERS,

@@ -150,7 +150,7 @@ def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> It
     """Yield ids and hashes that do not follow from their publications (T10 to T12)."""
     for prefix in seen.trie().wrong_digests():
         yield _publications(f"{node} has a wrong hash at {prefix}")
-    publications = seen.publications
+    publications = seen.batches()
     for batch in publications:
         name = f"{batch.publisher}'s publication {batch.first}"
         if not batch.is_genuine(topic):
@@ -165,7 +165,7 @@ def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> It
         yield _publications(f"{node} has lost {lost} publications that its trie still has")
     if hidden := len(stored - indexed):
         yield _publications(f"{node} has {hidden} publications that its trie lacks")
-    if misplaced := seen.misplaced - lost:
+    if misplaced := seen.misplaced() - lost:
         yield _publications(f"{node} has wrong offsets of {misplaced} publications")
 
 

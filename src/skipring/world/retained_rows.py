@@ -32,10 +32,10 @@ def retention_of(seen: SubscriberView) -> Retention | None:
     terms = seen.memory.terms if isinstance(seen, SubscriberState) and seen.memory else None
     if terms is None:
         return None
-    made = Retention(MemoryLog(seen.publications), ProtocolConfig.live())
+    made = Retention(MemoryLog(seen.batches()), ProtocolConfig.live())
     made.load(terms)
     if made.rows is not None:
-        made.rows.build(len(seen.publications))
+        made.rows.build(len(seen.batches()))
     return made
 
 
@@ -76,10 +76,10 @@ def retention_faults(
 
 def _own_faults(node: NodeId, retention: Retention) -> Iterator[str]:
     """Yield floors that are not justified, and quarantined rows that belong in the trie."""
-    if not retention.is_justified:
+    if not retention.is_justified():
         yield f"{node} has floors that its clock and rows do not justify"
-    if retention.misplaced:
-        yield f"{node} has {retention.misplaced} quarantined publications that belong in the trie"
+    if misplaced := retention.misplaced():
+        yield f"{node} has {misplaced} quarantined publications that belong in the trie"
 
 
 def _union(
@@ -89,7 +89,7 @@ def _union(
     union: dict[bytes, RecordBatch] = {}
     for seen in members.values():
         indexed = set(seen.trie().keys())
-        union |= {each.id: each for each in seen.publications if each.id in indexed}
+        union |= {each.id: each for each in seen.batches() if each.id in indexed}
     for parcel in in_flight:
         if parcel.to in members:
             union |= {each.id: each for each in _carried(parcel)}

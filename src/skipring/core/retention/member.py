@@ -353,7 +353,6 @@ class Retention:
         found = {key: self._log.read(offset) for key, offset in returned}
         return {key for key, each in found.items() if each is not None and each.batch.id == key}
 
-    @property
     def is_justified(self) -> bool:
         """Return True if clock and rows justify the floors as they are."""
         copy = Floors(self._config.floor_quantum_us)
@@ -364,7 +363,6 @@ class Retention:
         copy.justify(self.policy, self.clock, rows.stamps)
         return copy.stamps == self.floors.stamps
 
-    @property
     def misplaced(self) -> int:
         """Return the number of quarantined batches that belong in the trie."""
         future = self.quarantine.state().future

@@ -69,7 +69,7 @@ def start_facts(start: Snapshot) -> StartFacts:
         or not known.issuperset({*recorded, *(v for _, v in edges)}),
         start_leavers=not all(state.member for state in states.values()),
         start_tries_wrong=any(
-            state.hashes or state.misplaced or not _are_genuine(state.publications, start.topic)
+            state.hashes or state.misplaced() or not _are_genuine(state.publications, start.topic)
             for state in states.values()
         ),
     )
