@@ -192,6 +192,8 @@ async def publish_elsewhere(supervisor: str, lines: Sequence[str]) -> None:
     """Publish each line with a command, which chooses a member."""
     process = await start("pub", TOPIC, "--supervisor", supervisor)
     await process.communicate("".join(f"{line}\n" for line in lines).encode())
+    if process.returncode:
+        raise SystemExit(f"skipring pub ended with status {process.returncode}")
 
 
 async def publish_history(supervisor: str) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipring.core.labels import CIRCLE, HALF_CIRCLE, Label
-from skipring.core.peers import LEFT, RIGHT, SIDES, Peer, farther
+from skipring.core.peers import LEFT, RIGHT, SIDES, Peer, is_farther
 from tests.support.machines import label, peer, unhurried
 from tests.support.strategies import labels, node_names
 
@@ -59,12 +59,12 @@ def test_each_side_is_the_opposite_of_the_other() -> None:
 
 def test_farther_depends_on_the_side_and_keeps_the_first_of_equal_labels() -> None:
     near, far = peer("01", "b"), peer("001", "b")
-    assert farther(far, near, LEFT)
-    assert not farther(near, far, LEFT)
-    assert farther(near, far, RIGHT)
+    assert is_farther(far, near, LEFT)
+    assert not is_farther(near, far, LEFT)
+    assert is_farther(near, far, RIGHT)
     for side in SIDES:
-        assert farther(peer("01", "a"), near, side)
-        assert farther(peer("01", "c"), near, side)
+        assert is_farther(peer("01", "a"), near, side)
+        assert is_farther(peer("01", "c"), near, side)
 
 
 def test_equal_label_fits_on_both_sides() -> None:

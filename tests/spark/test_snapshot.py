@@ -13,7 +13,7 @@ from skipring.core.retention.charter import Policy
 from skipring.errors import DataLossError
 from skipring.rpc.log_reader import MemberLog
 from skipring.spark.offsets import LogPlace
-from skipring.spark.snapshot import agreed_parts, expired, first_offset, fits, is_shared
+from skipring.spark.snapshot import agreed_parts, expired, first_offset, has_place, is_shared
 
 
 def holder(node: str, digests: str, count: int = 10, end: int = 10) -> MemberLog:
@@ -93,12 +93,12 @@ def test_place_is_valid_in_a_log_with_the_same_publications_before_it(
 ) -> None:
     survey = LogInfo(1, "a0", 1, 100, 120, 120, (), b"chain...")
     place = LogPlace(store="a0", epoch=1, offset=42, chain=b"chain...")
-    assert fits(survey, replace(place, **given)) is is_same
+    assert has_place(survey, replace(place, **given)) is is_same
 
 
 def test_place_is_valid_where_the_log_has_dropped_the_publications_before_it() -> None:
     survey = LogInfo(1, "a0", 1, 100, 120, 120, (), TRIMMED_CHAIN, low=60)
-    assert fits(survey, LogPlace(store="a0", epoch=1, offset=42, chain=b"chain..."))
+    assert has_place(survey, LogPlace(store="a0", epoch=1, offset=42, chain=b"chain..."))
 
 
 def test_members_with_another_charter_or_other_floors_are_excluded() -> None:

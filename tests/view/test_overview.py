@@ -85,7 +85,7 @@ async def test_topic_is_listed_with_members_publications_and_lag(
     (topic,) = (await observer.overview()).topics
     assert (topic.topic, topic.members, topic.publications) == ("news", 4, 1)
     assert (topic.lag, topic.roots, topic.differs) == (0, 1, ())
-    assert topic.legitimate
+    assert topic.is_legitimate
     with cluster.partition(["n00"], ["n01", "n02", "n03"]):
         await cluster.publish("n00", b"not delivered")
         (topic,) = (await observer.overview()).topics
@@ -123,7 +123,7 @@ async def test_last_overview_stays_while_the_supervisor_is_away_and_after_its_da
         while True:
             seen = await observer.overview()
             assert [(row.topic, row.members) for row in seen.topics] == [("news", 3)]
-            if seen.supervisors[0].answers and seen.topics[0].legitimate:
+            if seen.supervisors[0].answers and seen.topics[0].is_legitimate:
                 break
             await asyncio.sleep(0.05)
 
@@ -228,4 +228,4 @@ def test_topic_is_healthy_if_ring_and_publications_are(
     row = TopicRow(
         topic="news", members=4, publications=9, rate=0.0, lag=0, roots=1, differs=(), wrong=0
     )
-    assert replace(row, **changes).healthy == is_healthy
+    assert replace(row, **changes).is_healthy == is_healthy

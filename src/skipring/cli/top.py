@@ -41,7 +41,7 @@ def topics(access: Access, as_json: bool) -> None:
                 "topic": row.topic,
                 "members": row.members,
                 "publications": row.publications,
-                "healthy": row.healthy,
+                "healthy": row.is_healthy,
             }
             click.echo(json.dumps(fields))
         return
@@ -108,7 +108,7 @@ def _fields(overview: Overview) -> dict[str, object]:
 
     from skipring.view.overview import REQUESTS_BOUND
 
-    topics = [to_builtins(topic) | {"legitimate": topic.legitimate} for topic in overview.topics]
+    topics = [to_builtins(topic) | {"legitimate": topic.is_legitimate} for topic in overview.topics]
     fields: dict[str, object] = to_builtins(overview)
     return fields | {"topics": topics, "bound": REQUESTS_BOUND}
 

@@ -86,7 +86,7 @@ def golden_fraction(count: int) -> float:
     return count * GOLDEN_RATIO % 1.0
 
 
-def farther(peer: Peer, than: Peer, side: Side) -> bool:
+def is_farther(peer: Peer, than: Peer, side: Side) -> bool:
     """Return True unless ``peer`` is strictly nearer on ``side``: of equal labels the first stays.
 
     Algorithm 1 compares labels only, and delegates if ``label_v <= u.left`` (decision 0061).

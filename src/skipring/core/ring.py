@@ -19,7 +19,7 @@ from skipring.core.messages import (
     RemoveConnections,
     SetConfiguration,
 )
-from skipring.core.peers import LEFT, RIGHT, SIDES, SUPERVISOR, EdgeKind, NodeId, Peer, farther
+from skipring.core.peers import LEFT, RIGHT, SIDES, SUPERVISOR, EdgeKind, NodeId, Peer, is_farther
 
 
 class Ring:
@@ -234,7 +234,7 @@ class Ring:
         elif wrap.node == peer.node:
             return  # B5
         elif me.side_of(wrap) is side:
-            far, near = (peer, wrap) if farther(peer, wrap, side) else (wrap, peer)
+            far, near = (peer, wrap) if is_farther(peer, wrap, side) else (wrap, peer)
             self.wrap = far
             self.linearize(near, out, first_hand=near is peer)
             out.send(near.node, Introduce(far, EdgeKind.LINE, first_hand=False))
@@ -270,7 +270,7 @@ class Ring:
         side = me.side_of(peer)
         neighbour = self.neighbours[side]
         known = any(other is not None and other.node == peer.node for other in self.neighbours)
-        if not known and neighbour is not None and farther(peer, neighbour, side):
+        if not known and neighbour is not None and is_farther(peer, neighbour, side):
             self._forward(neighbour, peer, out)
         else:
             self.probe(peer, EdgeKind.LINE, out)
@@ -289,7 +289,7 @@ class Ring:
             old = self.neighbours[side]
             if old is not None and old.node == peer.node:
                 self.neighbours[side] = None
-                nearer = me.side_of(peer) is side and not farther(peer, old, side)
+                nearer = me.side_of(peer) is side and not is_farther(peer, old, side)
                 moved = moved or not nearer
         return moved
 
@@ -299,7 +299,7 @@ class Ring:
             current = self.neighbours[side]
             if not me.has_on(side, peer):
                 continue
-            if current is not None and farther(peer, current, side):
+            if current is not None and is_farther(peer, current, side):
                 self._forward(current, peer, out)
                 continue
             self.neighbours[side] = peer

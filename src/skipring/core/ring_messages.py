@@ -35,7 +35,7 @@ from skipring.core.ring_digest import RingDigest
 from skipring.core.shortcuts import Shortcuts
 
 # This node, left, right and wrap, labels and holders of shortcuts.
-Place: TypeAlias = tuple[
+RingPlace: TypeAlias = tuple[
     Peer | None,
     Peer | None,
     Peer | None,
@@ -80,17 +80,17 @@ class RingMessages:
         # Last messages of each sender that change nothing at a place. None: no host has passed
         # routine messages together.
         self.known: dict[NodeId, tuple[RoutineMessage, ...]] | None = None
-        self.known_at: Place | None = None
+        self.known_at: RingPlace | None = None
         self.known_tick: RingTick | None = None  # of a tick that changes nothing at this place
         self.is_place_sure = False  # False if the place may differ from ``known_at``
 
-    def place(self) -> Place:
+    def place(self) -> RingPlace:
         """Return all variables that the handlers of this module read, but for ``RingDigest``."""
         if self.is_place_sure and self.known_at is not None:
             return self.known_at
         return self._derived_place()
 
-    def _derived_place(self) -> Place:
+    def _derived_place(self) -> RingPlace:
         ring, slots = self._ring, self._shortcuts.slots
         left, right = ring.neighbours
         return ring.me, left, right, ring.wrap, tuple(slots), tuple(slots.values())

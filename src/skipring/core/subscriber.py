@@ -47,7 +47,7 @@ from skipring.core.replica import Replica
 from skipring.core.replication import Replication
 from skipring.core.ring import Ring
 from skipring.core.ring_digest import RingDigest
-from skipring.core.ring_messages import Place, RingMessages
+from skipring.core.ring_messages import RingMessages, RingPlace
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.state import LivenessState, SubscriberMemory, SubscriberState
 from skipring.core.topology import Chains
@@ -327,7 +327,7 @@ class Subscriber:
         """Return v.ring: the wrap edge."""
         return self._ring.wrap
 
-    def place(self) -> Place:
+    def place(self) -> RingPlace:
         """Return label, edges and shortcuts as one value, to detect changes."""
         return self.ring_messages.place()
 

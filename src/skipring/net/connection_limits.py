@@ -18,7 +18,7 @@ NAME_LINKS_MAX: Final = 256
 IDLE_CLIENT_S: Final = 10.0  # Guess: an active client sends a request every second.
 
 
-class Place(Protocol):
+class LimitedConnection(Protocol):
     """Connection that a peer has opened."""
 
     @property
@@ -36,15 +36,17 @@ class ConnectionLimits:
     """Connections that peers have opened and that have greeted, by name."""
 
     def __init__(self) -> None:
-        self._names: dict[Place, tuple[NodeId, bool]] = {}
+        self._names: dict[LimitedConnection, tuple[NodeId, bool]] = {}
         self._sizes: Counter[tuple[NodeId, bool]] = Counter()
-        self._clients: dict[Place, None] = {}
+        self._clients: dict[LimitedConnection, None] = {}
 
     def __len__(self) -> int:
         """Return the number of occupied places."""
         return len(self._names)
 
-    def occupy(self, link: Place, name: NodeId, *, is_client: bool, now_s: float) -> str | None:
+    def occupy(
+        self, link: LimitedConnection, name: NodeId, *, is_client: bool, now_s: float
+    ) -> str | None:
         """Assign a place to a connection; return None, or the reason for refusal as a sentence.
 
         If all places are occupied, the client that has been idle longest is closed.
@@ -73,14 +75,14 @@ class ConnectionLimits:
             return f"there are {LINKS_MAX} connections, which is the limit"
         return f"there are {CLIENT_LINKS_MAX} connections of clients, which is the limit"
 
-    def _idle_client(self, now_s: float) -> Place | None:
+    def _idle_client(self, now_s: float) -> LimitedConnection | None:
         """Return the client that has been idle longest, if for more than IDLE_CLIENT_S."""
         for link in self._clients:
             link.check_deadlines(now_s)
         idle = min(self._clients, key=lambda link: link.used_s, default=None)
         return idle if idle is not None and now_s - idle.used_s > IDLE_CLIENT_S else None
 
-    def release(self, link: Place) -> None:
+    def release(self, link: LimitedConnection) -> None:
         """Free the place of a connection; a no-op if it has none."""
         key = self._names.pop(link, None)
         if key is None:

@@ -23,6 +23,28 @@ if TYPE_CHECKING:  # cycles: a peer dials, a transport listens
     from skipring.net.peer import RemotePeer
     from skipring.net.transport import Transport
 
+DIAL_S: Final = 5.0  # Guess: a listening peer answers sooner.
+HANDSHAKE_S: Final = 5.0  # Guess: the same as for a greeting.
+IDENTIFY_S: Final = 0.5  # Guess: a TLS server on this machine answers sooner.
+BACKLOG: Final = 1024  # Limit: connections to accept; all members of a ring may dial at once.
+# Per turn of the loop. Measured: a refusal takes 20 microseconds, and a full accept queue delays
+# other peers by seconds.
+ACCEPTED_MAX: Final = 512
+# Guess: after a shorter pause several connections may be pending, after a longer one only one is.
+BUSY_S: Final = 0.01
+TURNS_S: Final = 0.02  # Guess: the interval at which waiting handshakes can begin.
+ACCEPT_AGAIN_S: Final = 1.0  # Guess: by then some files may have been closed.
+
+# UnicodeError: an invalid host name.
+TROUBLES: Final = (OSError, TimeoutError, UnicodeError)
+
+# The system notices a vanished peer within half a minute.
+_KEEP_ALIVE: Final = {
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 25_000,  # ms that sent data may stay unacknowledged
+}
 
 _LISTENS: Final = "0A"  # state of a socket in /proc/net/tcp
 _REMEDIES: Final = {
@@ -64,30 +86,6 @@ def _open_files(process: Path) -> Iterator[str]:
         for each in (process / "fd").iterdir():
             with suppress(OSError):  # closed in the meantime
                 yield str(each.readlink())
-
-
-DIAL_S: Final = 5.0  # Guess: a listening peer answers sooner.
-HANDSHAKE_S: Final = 5.0  # Guess: the same as for a greeting.
-IDENTIFY_S: Final = 0.5  # Guess: a TLS server on this machine answers sooner.
-BACKLOG: Final = 1024  # Limit: connections to accept; all members of a ring may dial at once.
-# Per turn of the loop. Measured: a refusal takes 20 microseconds, and a full accept queue delays
-# other peers by seconds.
-ACCEPTED_MAX: Final = 512
-# Guess: after a shorter pause several connections may be pending, after a longer one only one is.
-BUSY_S: Final = 0.01
-TURNS_S: Final = 0.02  # Guess: the interval at which waiting handshakes can begin.
-ACCEPT_AGAIN_S: Final = 1.0  # Guess: by then some files may have been closed.
-
-# UnicodeError: an invalid host name.
-TROUBLES: Final = (OSError, TimeoutError, UnicodeError)
-
-# The system notices a vanished peer within half a minute.
-_KEEP_ALIVE: Final = {
-    "TCP_KEEPIDLE": 10,
-    "TCP_KEEPINTVL": 5,
-    "TCP_KEEPCNT": 3,
-    "TCP_USER_TIMEOUT": 25_000,  # ms that sent data may stay unacknowledged
-}
 
 
 async def dial(

@@ -31,7 +31,7 @@ from skipring.core.messages import (
     SetConfiguration,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, Peer, TopicId
-from skipring.core.ring_messages import Place
+from skipring.core.ring_messages import RingPlace
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.observability.clock import time_us
@@ -68,11 +68,11 @@ class NodeChange(Enum):
     VOID = "it referred to the node itself or to the supervisor"
 
 
-class _Place(Struct, frozen=True, gc=False):
+class _MemberPlace(Struct, frozen=True, gc=False):
     """Variables of a machine that define its place in the ring."""
 
     member: bool
-    variables: Place
+    variables: RingPlace
 
     @property
     def label(self) -> Label | None:
@@ -87,7 +87,7 @@ class _Place(Struct, frozen=True, gc=False):
         return dict(zip(*self.variables[4:], strict=True))
 
 
-_NOWHERE: Final = _Place(False, (None, None, None, None, (), ()))
+_NOWHERE: Final = _MemberPlace(False, (None, None, None, None, (), ()))
 _EDGES: Final = ("left", "right", "ring")
 
 
@@ -111,7 +111,7 @@ class ChangeLog:
         self._topics = topics
         self._clock_us = clock_us
         self._entries: dict[TopicId, list[ChangeEntry]] = {}
-        self._places: dict[TopicId, _Place] = {}  # after the last event of CAUSES
+        self._places: dict[TopicId, _MemberPlace] = {}  # after the last event of CAUSES
         self.ticks = 0
 
     def entries(self, topic: TopicId) -> tuple[ChangeEntry, ...]:
@@ -169,14 +169,14 @@ def _cause_of(event: Event, changed: str) -> str:
     return type(event.message if isinstance(event, Received) else event).__name__
 
 
-def _place_of(machine: Subscriber) -> _Place:
-    return _Place(machine.wants, machine.place())
+def _place_of(machine: Subscriber) -> _MemberPlace:
+    return _MemberPlace(machine.wants, machine.place())
 
 
 # -- differences -----------------------------------------------------------------------------
 
 
-def _differences(before: _Place, after: _Place, me: NodeId) -> Iterator[_Found]:
+def _differences(before: _MemberPlace, after: _MemberPlace, me: NodeId) -> Iterator[_Found]:
     """Yield each variable that has changed, with the kind of change."""
     if before.member != after.member:
         change = NodeChange.GAINED if after.member else NodeChange.LOST

@@ -46,13 +46,13 @@ class MemberStores:
         """
         if known := self._known.get((topic, place.store)):  # a known member needs no supervisor
             holder = self._client.survey_of(topic, *known, place.offset)
-            if holder is not None and fits(holder.survey, place):
+            if holder is not None and has_place(holder.survey, place):
                 return holder
         for look in range(looks):
             holders = self._survey(topic, offset=place.offset)
             named = [each for each in holders if each.survey.store == place.store]
             if named:
-                return next((each for each in named if fits(each.survey, place)), None)
+                return next((each for each in named if has_place(each.survey, place)), None)
             if look + 1 >= LOOKS and len(holders) < LOCATED_MAX:
                 break  # these were all members
             sleep(AGAIN_S)
@@ -106,7 +106,7 @@ class MemberStores:
         return holders
 
 
-def fits(survey: LogInfo, place: LogPlace) -> bool:
+def has_place(survey: LogInfo, place: LogPlace) -> bool:
     """Return True if a survey at the offset of a place shows the log that contains the place.
 
     A place without a chain value, or among dropped batches, is accepted if the log is long enough.
@@ -167,7 +167,7 @@ def verified(
         holder = client.survey_of(topic, node, address, place.offset)
         if holder is None:
             continue
-        if not fits(holder.survey, place):
+        if not has_place(holder.survey, place):
             raise DataLossError(
                 f"{node} has lost what it had stored of {topic!r}, or was restored from a backup, "
                 "since the query was planned; run the query again"

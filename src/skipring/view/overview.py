@@ -54,14 +54,14 @@ class TopicRow(Struct, frozen=True, kw_only=True):
     wrong: int  # violations of the ring
 
     @property
-    def legitimate(self) -> bool:
+    def is_legitimate(self) -> bool:
         """Return True if the topic has members and its ring has no violations."""
         return self.members > 0 and self.wrong == 0
 
     @property
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Return True if the ring is legitimate and all members have the same publications."""
-        return self.legitimate and self.roots <= 1
+        return self.is_legitimate and self.roots <= 1
 
 
 class SupervisorRow(Struct, frozen=True, kw_only=True):

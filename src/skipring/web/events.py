@@ -293,5 +293,5 @@ class EventStream:
 
 def _shown(overview: Overview) -> dict[str, object]:
     """Return an overview in the form that pages read."""
-    rows = [msgspec.to_builtins(row) | {"healthy": row.healthy} for row in overview.topics]
+    rows = [msgspec.to_builtins(row) | {"healthy": row.is_healthy} for row in overview.topics]
     return {"topics": rows, "supervisors": overview.supervisors, "unlisted": overview.unlisted}
