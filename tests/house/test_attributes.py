@@ -168,7 +168,7 @@ def assigns(method: Function) -> bool:
 
 
 def reads_entries(method: Function) -> bool:
-    """Return True if a method calls one that reads entries of a log or a trie."""
+    """Return True if a method calls a method that reads entries of a log or a trie."""
     calls = [node.func for node in ast.walk(method) if isinstance(node, ast.Call)]
     return any(isinstance(each, ast.Attribute) and each.attr in READERS for each in calls)
 

@@ -348,7 +348,7 @@ def test_task_detects_another_store_and_a_batch_beyond_the_end(ring: Ring) -> No
     assert partition.fallback
     address = ring.cluster.node(node).address
     other = replace(partition, node=node, address=address, fallback=())
-    with pytest.raises(DataLossError, match="has lost what it had stored"):
+    with pytest.raises(DataLossError, match="has lost stored publications"):
         rows_of(query.reader, [other])
     with pytest.raises(DataLossError, match="is gone"):
         query.run(end, {TOPIC: {**end[TOPIC], "offset": 700, "standby": None}})
@@ -471,7 +471,7 @@ def test_batch_that_runs_again_is_read_elsewhere_after_its_store_was_restored(
     moved = [replace(each, address=address) for each in planned if isinstance(each, RangePartition)]
     assert sorted(ids_of(rows_of(query.reader, moved))) == expected
     moved = [replace(each, fallback=()) for each in moved]
-    with pytest.raises(DataLossError, match="has lost what it had stored"):
+    with pytest.raises(DataLossError, match="has lost stored publications"):
         rows_of(query.reader, moved)  # a task that was planned before
     query.restart()
     assert sorted(ids_of(query.run(start, end))) == expected

@@ -273,7 +273,7 @@ class KeyValueWatch(Generic[_V]):
             self._arrived.set()
 
     def wake_up(self) -> None:
-        """Wake up the waiting caller, since the view has ended."""
+        """Wake up the waiting caller: the view has ended."""
         self._arrived.set()
 
 
@@ -363,14 +363,14 @@ class KeyValueSession:
         return CLOCK_S if end is None else min((end - self.now_us()) / MICROSECONDS, CLOCK_S)
 
     async def catch_up(self) -> None:
-        """Apply what is stored at the time of the call."""
+        """Apply the publications that are stored at the time of the call."""
         reader, end = self.session.reader, self.session.reader.end
         while reader.is_open and reader.offset < end:
             self._apply_available()
             await asyncio.sleep(0)
 
     def _apply_available(self) -> None:
-        """Apply some unread publications; none is outside reader and table at an ``await``."""
+        """Apply some unread publications; at an ``await`` each is either unread or applied."""
         now = self.now_us()
         for publication in self.session.reader.fetch(READ_RECORDS):
             if (change := self.table.apply(publication, now)) is not None:

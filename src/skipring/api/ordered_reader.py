@@ -44,7 +44,7 @@ class OrderPlan(Struct, frozen=True):
     """Order of a reader, and its waits in seconds."""
 
     order: Order
-    wait_s: float  # for missing publications, or for the clock to pass the time of one
+    wait_s: float  # for missing publications, or for the clock to pass a publication's time
     step_s: float  # between two calls of ``on_tick``
     drops_late: bool = False
 

@@ -227,7 +227,7 @@ class TopicSession:
             self._ask_neighbours()
 
     def now_us(self) -> int:
-        """Return the time by the topic's clock, or by the own one without a charter."""
+        """Return the time by the topic's clock, or by this node's clock without a charter."""
         machine = self.host.machine(self.topic)
         retention = machine.replica.retention if machine is not None else None
         return time_us() - (retention.clock.deviation if retention is not None else 0)

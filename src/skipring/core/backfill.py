@@ -116,7 +116,7 @@ class BackfillClient:
         self.is_expected, self.run = False, None
 
     def maybe_start(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Start an expected backfill, if there are neighbours and the own log is read."""
+        """Start an expected backfill, if there are neighbours and this node's log is read."""
         if not self.is_expected or not neighbours or self._replica.is_starting:
             return
         self.is_expected = False

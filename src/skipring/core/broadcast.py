@@ -204,7 +204,7 @@ class Broadcast:
         if retention is not None:
             records, compact = retention.stamped(records), retention.policy.compact
         first = self._replica.issue_numbers(len(records), records[0].time)
-        if compact:  # one record in a batch: each key is superseded alone
+        if compact:  # one record in a batch: a newer record supersedes exactly one batch
             node, topic = self._ring.node, self._replica.topic
             return [
                 RecordBatch.of([each], publisher=node, first=number, topic=topic)

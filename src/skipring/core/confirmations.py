@@ -129,7 +129,7 @@ class SyncConfirmations:
         self._period = 1
 
     def on_tick(self, neighbours: Sequence[NodeId]) -> bool:
-        """Return True if the neighbours should be asked now; the intervals double."""
+        """Return True if a question to the neighbours is due; the intervals double."""
         kept = [node for node in self.nodes if node in neighbours]
         if len(kept) < len(self.nodes):
             self.nodes = tuple(kept)

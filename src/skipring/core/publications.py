@@ -154,7 +154,7 @@ class OwnSequence:
         if highest >= self.incarnation or not self._has_room(count):
             chance = self.incarnation & _CHANCE
             renewed = max(highest, self.incarnation) + 1 + chance
-            if renewed > limit:  # above the own one even if others were forgotten
+            if renewed > limit:  # above this process's own, even if others were forgotten
                 renewed = max(limit - _CHANCE + chance, self.incarnation + 1)
             while renewed in newest:
                 renewed += 1

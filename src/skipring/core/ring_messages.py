@@ -47,7 +47,7 @@ SENDERS_MAX: Final = 128  # Limit: a member of a ring of 2^64 has fewer neighbou
 
 
 class RingTick(Struct, frozen=True, gc=False):
-    """Tick of ring and shortcuts: what it sends, and values that follow from the place."""
+    """Cached tick of ring and shortcuts: its effects, and values derived from the place."""
 
     effects: tuple[Effect, ...]
     length: int  # of the label

@@ -177,7 +177,7 @@ class TermsExchange:
     def on_terms(
         self, message: Terms, ring_neighbours: Sequence[NodeId], batches: int, out: Outbox
     ) -> None:
-        """Adopt what the own clock and rows justify, drop rows, and answer with the own terms."""
+        """Adopt what this node's clock and rows justify, drop rows, and answer with its terms."""
         node, replica = message.sender, self._replica
         if node in (self._node, SUPERVISOR):
             return

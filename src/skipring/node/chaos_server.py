@@ -149,7 +149,7 @@ class NodeChaos(ChaosServer):
                 return NOT_A_MEMBER
             case Overwrite():
                 assert machine is not None
-                # S2: the wish of the application is not protocol state.
+                # S2: whether the application wants the topic is not protocol state.
                 self._dispatch(topic, Overwritten(damage.state(member=machine.member)))
             case CorruptTrie():
                 assert machine is not None

@@ -75,11 +75,11 @@ from skipring.wire.rpc import (
     is_request,
 )
 
-LATE_TICKS: Final = 2  # Guess: a node whose own timer stood still for longer reports no neighbour.
+LATE_TICKS: Final = 2  # Guess: after a longer pause of its own timer a node reports no neighbour.
 TICK_SLICES: Final = 16  # Guess: with 1,000 topics a group takes 2 ms of the loop.
 TOPICS_AT_ONCE: Final = 16  # Guess: fewer topics tick together, and scrub at a tick.
 # Guess: slices that index a large log after a start take 8 ms each; the loop serves in between.
-STARTING_FLUSHES: Final = 50  # in the time of one
+STARTING_FLUSHES: Final = 50  # in one flush interval
 # No message of these types leaves work for a Flush.
 _NEVER_DEFERRED: Final = frozenset({RoutineReceived, *SMALL_TYPES})
 DELIVERY_LOG_TICKS: Final = 8  # Guess: deliveries are telemetry, and a write takes 0.3 ms.

@@ -2,8 +2,8 @@
 
 A sequence is the publications of one publisher in one incarnation. The order holds back a
 publication until those with lower numbers of its sequence are released. If they do not arrive in
-time, it reports a gap and goes on. It keeps the next number of the sequences that it has heard
-last, at most ``SEQUENCES_MAX``.
+time, it reports a gap and continues. It keeps the next number of the most recent sequences, at most
+``SEQUENCES_MAX``.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class PublisherOrder(Generic[P]):
         return out
 
     def _begin(self, key: Sequence, first: int, out: list[Release[P] | Gap]) -> _Progress[P]:
-        """Begin a sequence; beyond the limit, forget the one not heard for longest."""
+        """Begin a sequence; beyond the limit, forget the least recent one."""
         following = key[1] << COUNTER_BITS if self._from_start else first
         progress: _Progress[P] = _Progress(following)
         self._sequences[key] = progress
@@ -146,7 +146,7 @@ class PublisherOrder(Generic[P]):
     def _release_held(
         self, key: Sequence, progress: _Progress[P], out: list[Release[P] | Gap]
     ) -> None:
-        """Release what is held back and no longer waits for lower numbers."""
+        """Release the held publications that no longer wait for lower numbers."""
         held = progress.held
         while held and held[0][0] <= progress.next:
             _, _, _, end, publications = heappop(held)
@@ -159,7 +159,7 @@ class PublisherOrder(Generic[P]):
             self._waiting.pop(key, None)
 
     def _skip_missing(self, key: Sequence, reason: GapReason, out: list[Release[P] | Gap]) -> None:
-        """Report the lowest missing numbers of a sequence as a gap, and go on behind them."""
+        """Report the lowest missing numbers of a sequence as a gap; continue after them."""
         progress = self._waiting[key]
         first, following = progress.next, progress.held[0][0]
         if self._has_forgotten and first == key[1] << COUNTER_BITS:

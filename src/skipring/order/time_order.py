@@ -96,7 +96,7 @@ class TimeOrder(Generic[P]):
         self.now = max(clock_us, self.now + int(elapsed_s * SECOND_US / 2))
 
     def expire(self, until: float, confirmed_s: float) -> list[Release[P] | Gap]:
-        """Release what is ``wait_s`` old, if everything that arrived before ``until`` was added."""
+        """Release publications that are ``wait_s`` old, if all up to ``until`` were added."""
         del confirmed_s  # neighbours confirm sets of publications, not times
         out: list[Release[P] | Gap] = []
         while self._heap and self._heap[0][0][0] <= until - self._wait_us:

@@ -202,7 +202,7 @@ class World:
         self.clocks = replace(self.clocks, offsets={**self.clocks.offsets, **offsets})
 
     def pass_time(self, time_us: int) -> None:
-        """Let time pass in which nothing happens."""
+        """Advance the clocks without any event."""
         self.clocks = replace(self.clocks, now=self.clocks.now + time_us)
 
     def tick(self, node: NodeId) -> None:

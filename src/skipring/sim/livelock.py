@@ -70,7 +70,7 @@ class Cycle(Struct, frozen=True):
 
 
 class Lockstep(Struct, frozen=True):
-    """Result of a lockstep computation: a legitimate state, a livelock, or neither in the limit."""
+    """Result of a lockstep computation: a legitimate state, a livelock, or none in time."""
 
     rounds: int
     is_legitimate: bool

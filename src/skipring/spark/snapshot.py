@@ -169,7 +169,7 @@ def verified(
             continue
         if not has_place(holder.survey, place):
             raise DataLossError(
-                f"{node} has lost what it had stored of {topic!r}, or was restored from a backup, "
+                f"{node} has lost stored publications of {topic!r}, or was restored from a backup, "
                 "since the query was planned; run the query again"
             )
         return holder.survey

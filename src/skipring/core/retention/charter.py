@@ -118,7 +118,7 @@ def rank(row: CharterRow) -> tuple[int, int, bytes]:
 
 
 def superseded(rows: Iterable[CharterRow], acting: CharterRow | None) -> list[bytes]:
-    """Return the ids of the charters that the effective one replaces for good."""
+    """Return the ids of the charters that the effective one permanently replaces."""
     if acting is None:
         return []
     return [row[1] for row in rows if rank(row) < rank(acting)]

@@ -1,4 +1,4 @@
-"""Batches that were dropped while clients read a snapshot, which contains them."""
+"""Batches dropped while clients read a snapshot that contains them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Departed:
         self._ticks = 0  # until the batches are forgotten
 
     def expect_reads(self) -> None:
-        """Keep the batches that are dropped from now on: a client has asked for digests."""
+        """Start to record dropped batches: a client has requested digests."""
         self._ticks = READ_TICKS
 
     def on_tick(self) -> None:
@@ -46,7 +46,7 @@ class Departed:
             self._bytes -= self._kept.popleft().batch.size_bytes
 
     def since(self, count: int) -> list[LogEntry] | None:
-        """Return the batches dropped after the first ``count``, by offset; None if not all."""
+        """Return the batches dropped after the first ``count``, by offset; None if incomplete."""
         number = self.count - count
         if not 0 <= number <= len(self._kept):
             return None

@@ -2,7 +2,7 @@
 
 A floor is a cache. A member keeps the highest floor that its own clock (age, tombstones) or its
 own rows (full) justify, and adopts a received one only as far as they do. So no message and no
-corrupted register destroys a row that clock and rows do not allow to destroy.
+corrupted register removes a row that clock and rows do not release.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class FloorWindow(NamedTuple):
     """Justified values of one floor by the clocks (rules 1 and 2)."""
 
     low: int
-    high: int  # of the own register, and of values from other senders than ring neighbours
+    high: int  # of this node's register, and of values from other senders than ring neighbours
     adopted: int  # highest value from a ring neighbour
 
 
@@ -96,7 +96,7 @@ class Floors:
     ) -> FloorStamps:
         """Return the floors below which rows may be destroyed now (rule 3).
 
-        These are the registers, but only as far as the own clock justifies them, unless a ring
+        These are the registers, but only as far as this node's clock justifies them, unless a ring
         neighbour confirms a floor in the message that the member handles.
         """
         own = self.stamps
@@ -151,7 +151,7 @@ class Floors:
 
     @staticmethod
     def _full(own: int, received: int, policy: Policy, rows: SizedRows) -> int:
-        """Return the highest floor by count and bytes that the own rows justify (rule 4)."""
+        """Return the highest floor by count and bytes that this node's rows justify (rule 4)."""
         best = rows.full_floor(policy)
         for floor in (own, received):
             if floor > best and rows.fill(policy, floor):

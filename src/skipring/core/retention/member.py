@@ -105,12 +105,12 @@ class Retention:
 
     @property
     def is_stale(self) -> bool:
-        """Return True if tombstones may be forgotten that this member has never seen (rule 9)."""
+        """Return True if others may have dropped tombstones that this member lacks (rule 9)."""
         return min(self.last_confirmed, self.clock.topic) < self.floors.stamps.tombstones
 
     @property
     def is_unsure(self) -> bool:
-        """Return True if this member cannot know yet whether it is stale: it teaches no row."""
+        """Return True while this member cannot know whether it is stale; it sends no row yet."""
         return len(self.charters) > 0 and not self.clock.is_sure
 
     def confirm(self) -> None:
@@ -224,7 +224,7 @@ class Retention:
     ) -> bool:
         """Record batches that the replica has stored from an offset on.
 
-        Return True if one has a charter: a restart finds it by what the host saves.
+        Return True if one has a charter: the host saves its offset for the next start.
         """
         ends = list(accumulate([batch.count for batch in batches], initial=offset))
         stored = list(zip(ends, batches, records, strict=False))
@@ -255,7 +255,7 @@ class Retention:
         return is_future or (rows is not None and rows.refuses(batch, records, stamps))
 
     def due(self) -> list[RecordBatch]:
-        """Remove the batches from the quarantine that are not in the future any more."""
+        """Remove the batches that are no longer in the future from the quarantine."""
         return self.quarantine.release(self.clock.horizon)
 
     def stamped(self, records: Sequence[BatchRecord]) -> list[BatchRecord]:
@@ -373,7 +373,7 @@ class Retention:
     # -- state as a value --------------------------------------------------------------------
 
     def saved(self) -> bytes:
-        """Return what a restart needs besides the log: the last confirmation, and charters.
+        """Return the state that a restart needs besides the log: last confirmation and charters.
 
         While batches are quarantined as returned, the confirmation is not saved: after a restart
         the member is stale again and its neighbours judge them again.

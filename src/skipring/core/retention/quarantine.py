@@ -1,6 +1,6 @@
 """Quarantine of a topic: batches that a member may not admit now (M4 of decision 0057).
 
-A batch from the future is in memory, outside log and trie, until its time comes. A batch that only
+A batch from the future is in memory, outside log and trie, until its time. A batch that only
 a stale member has held stays in the log, outside the trie.
 """
 

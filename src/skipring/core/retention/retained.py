@@ -1,4 +1,4 @@
-"""Retained rows of a topic with a policy: what the policy keeps, and what is dropped next.
+"""Retained rows of a topic with a policy, and the batches to drop next.
 
 A batch is the unit. ``keep`` is the rule; ``RetainedRows`` applies it step by step to a log.
 """
@@ -201,14 +201,14 @@ class RetainedRows:
 
     @property
     def has_backlog(self) -> bool:
-        """Return True if many batches wait to be dropped: the next tick is too late for them."""
+        """Return True if too many batches wait to be dropped to delay them until the next tick."""
         return len(self._superseded) > BACKLOG or self.is_over_limit
 
     @property
     def is_over_limit(self) -> bool:
         """Return True if rows exceed a limit by the part at which the floor rises (rule 4).
 
-        Rows with one stamp stay together, however many they are.
+        Rows with the same stamp stay together, whatever their number.
         """
         if not self.stamps.exceeds(self.policy):
             return False
@@ -295,7 +295,7 @@ class RetainedRows:
         return entry is not None and revision.id < entry.batch.id
 
     def _release(self, newest: _Newest) -> None:
-        """Count a key out of the batch that had its newest record."""
+        """Decrement the live keys of the batch that had the newest record of a key."""
         live = self._live.get(newest.offset, _Live(1, newest.time))
         if live.keys > 1:
             self._live[newest.offset] = _Live(live.keys - 1, live.stamp)

@@ -1,6 +1,6 @@
-"""Topic clock: the median of the own clock and those of both ring neighbours (M1 of decision 0057).
+"""Topic clock: the median of this node's clock and its ring neighbours' clocks (M1, decision 0057).
 
-Rules that destroy rows use the earlier of own and topic clock: a neighbour's wrong clock, or one
+Rules that destroy rows use the earlier of node and topic clock: a neighbour's wrong clock, or one
 broken clock, delays a deletion and never hastens it. A clock of 0 is unknown: then no stamp is in
 the future, and nothing ages.
 """
@@ -57,7 +57,7 @@ class TopicClock:
         self._monotonic = 0
         self._neighbours: dict[NodeId, NeighbourClock] = {}
         self._expected = 0  # ring neighbours
-        self._has_ticked = False  # before, the own monotonic clock is unknown
+        self._has_ticked = False  # before, this node's monotonic clock is unknown
 
     @property
     def is_known(self) -> bool:
@@ -65,7 +65,7 @@ class TopicClock:
         return self.own > 0
 
     def on_tick(self, now: int, monotonic: int) -> None:
-        """Set the own clock; a jump of it does not move the neighbours' clocks."""
+        """Set this node's clock; a jump of it does not move the neighbours' clocks."""
         self.own, self._monotonic = _clamped(now), monotonic
         self._has_ticked = True
         self._derive()
@@ -98,22 +98,22 @@ class TopicClock:
         self.horizon = min(self.topic + self.tolerance, NUMBER_MAX) if self.own else NUMBER_MAX
 
     def _advanced(self, neighbour: NeighbourClock) -> int:
-        """Return a neighbour's clock now, by the own monotonic clock."""
+        """Return a neighbour's clock now, by this node's monotonic clock."""
         elapsed = max(self._monotonic - neighbour.received, 0)  # memory may be corrupted
         return _clamped(neighbour.clock + elapsed)
 
     @property
     def is_off(self) -> bool:
-        """Return True if the own clock differs by more than the tolerance from both neighbours."""
+        """Return True if this node's clock differs from both neighbours' beyond the tolerance."""
         others = [self._advanced(each) for each in self._neighbours.values()]
         off = [abs(self.own - each) > self.tolerance for each in others]
         return self.is_known and len(off) > 1 and all(off)
 
     @property
     def is_sure(self) -> bool:
-        """Return True if the clocks of all ring neighbours are known: one wrong clock is found.
+        """Return True if the clocks of all ring neighbours are known, so one wrong clock shows.
 
-        A member that has just started destroys nothing before.
+        Until then a member that has just started destroys nothing.
         """
         is_complete = len(self._neighbours) >= min(self._expected, NEIGHBOURS)
         return self._has_ticked and (is_complete or not self.is_known)
@@ -124,7 +124,7 @@ class TopicClock:
 
     @property
     def deviation(self) -> int:
-        """Return how far the own clock is ahead of the topic clock."""
+        """Return how far this node's clock is ahead of the topic clock."""
         return self.own - self.topic
 
     def is_future(self, stamp: int) -> bool:
@@ -132,7 +132,7 @@ class TopicClock:
         return stamp > self.horizon
 
     def stamp(self, last: int, newest: int) -> int:
-        """Return the stamp of a new row: above the last own one and the newest of the topic (M1.1).
+        """Return the stamp of a new row: above this node's last and the topic's newest (M1.1).
 
         Stamps in the future are ignored, so a corrupted one does not spoil those that follow.
         """

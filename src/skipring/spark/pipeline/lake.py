@@ -1,8 +1,8 @@
-"""Lake: tables of Parquet files by date, and commits that a kill at any moment leaves whole.
+"""Lake: tables of Parquet files by date, and commits that stay atomic if the process is killed.
 
 A micro-batch writes its files beside the tables. One small file then makes the commit ready, and
 each file replaces its predecessor in one atomic step. The next start finishes a commit that is
-ready, and drops another one, which Spark runs again.
+ready, and drops an incomplete one, which Spark runs again.
 
 Rows are appended to the newest file of a date until it has OPEN_BYTES_MAX: the file with the old
 and the new rows replaces the file with the old rows. So a reader of Parquet sees each row once at
@@ -84,7 +84,7 @@ class Lake:
         self._dates: dict[str, set[str]] = {}  # by table
 
     def recover(self) -> None:
-        """Finish the commit that is ready; drop another one."""
+        """Finish a commit that is ready; drop an incomplete one."""
         ready = self.files.read(READY)
         if ready is not None:
             self.place(json.decode(ready, type=CommitPlan))
@@ -110,7 +110,7 @@ class Lake:
 
     @contextmanager
     def commit(self) -> Iterator[LakeCommit]:
-        """Yield a commit that happens at the end of the block, unless it raises."""
+        """Yield a commit; the end of the block applies it, unless the block raises."""
         commit = LakeCommit(self)
         self.files.remove(WORK)
         yield commit
@@ -240,7 +240,7 @@ class Lake:
 
 
 class LakeCommit:
-    """Files of one commit, before it happens."""
+    """Files of a pending commit."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake

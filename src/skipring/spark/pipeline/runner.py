@@ -172,7 +172,7 @@ def start_query(
 
 
 def prepare(spark: SparkSession) -> None:
-    """Set what a lake depends on: days in UTC, and timestamps that every reader supports."""
+    """Set options for a lake: days in UTC, and timestamps that every reader supports."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     getLogger("py4j").setLevel(CRITICAL)  # it logs every exception that it passes on

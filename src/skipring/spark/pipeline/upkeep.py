@@ -58,7 +58,7 @@ class Upkeep:
         return [*own, self.deliveries] if self.project.settings.deliveries else own
 
     def open(self) -> None:
-        """Finish the work of an earlier run, and bring the tables up to the project."""
+        """Finish the work of an earlier run, and update the tables to the project."""
         register_functions(self.lake.spark, self.project.functions)
         self.silver_table.check(self.lake.spark)
         self.lake.recover()

@@ -369,7 +369,7 @@ class RingNewcomer(Newcomer):
 
 
 async def be_apart(run: BenchRun, board: Board, *, role: str) -> Figures:
-    """Run a member with a process of its own; the first one forwards the most."""
+    """Run a member in a separate process; the first member forwards the most."""
     member, latencies_ns = BenchMember(run, role), list[int]()
 
     async def read() -> None:
