@@ -11,9 +11,9 @@ import click
 from skipring.cli.certs import certs
 from skipring.cli.chaos import chaos
 from skipring.cli.context import completion, context
-from skipring.cli.dev import dev
+from skipring.cli.dev import demo, dev
 from skipring.cli.kv import kv
-from skipring.cli.lab import bench, demo, lab
+from skipring.cli.lab import bench, lab
 from skipring.cli.node import node, supervisor
 from skipring.cli.options import Exit
 from skipring.cli.pipeline import pipeline

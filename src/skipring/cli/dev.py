@@ -1,9 +1,10 @@
-"""``skipring dev``: a supervisor and three nodes for development, in one command."""
+"""``skipring dev`` and ``demo``: a ring on this machine for development, and a guided tour."""
 
 from __future__ import annotations
 
 import shlex
 import signal
+import sys
 import tempfile
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -13,9 +14,11 @@ import click
 
 from skipring.cli.options import (
     DIRECTORY,
+    FILE,
     SUPERVISOR_LISTEN,
     Exit,
     has_extra,
+    json_option,
     option,
     require_extra,
     tick_option,
@@ -27,10 +30,15 @@ if TYPE_CHECKING:
     import asyncio
 
     from skipring.admin.dev_cluster import Child, DevCluster
+    from skipring.lab.demo.output import DemoOutput
 
 POLL_S: Final = 0.1
 READY_S: Final = 60.0  # Guess: a ring of three forms in a second, on a loaded machine in ten.
 NODES_MAX: Final = 64
+REPORT: Final = "skipring-demo.html"
+# Guess: several times the duration of a chapter, because other programs use the machine too.
+DEADLINE_S: Final = 45.0
+DEADLINE_ROUNDS: Final = 200
 
 
 @click.command()
@@ -179,3 +187,74 @@ def _report_end(cluster: DevCluster, child: Child) -> None:
         command = f"node --name {child.name} {names} --supervisor {where} {tick}{chaos}"
     click.echo(f"{child.name} {how}; the others continue. Start it again with:", err=True)
     click.echo(f"  skipring {command}", err=True)
+
+
+# --- demo ----------------------------------------------------------------------------
+
+
+@click.command()
+@option("--headless", "Print plain text, without pauses and repainting.", is_flag=True)
+@option("--assert", "Exit with 3 if a check fails.", into="must_heal", is_flag=True)
+@option("--no-spark", "Skip the last chapter, on Spark.", is_flag=True)
+@option("--stay", "Keep the ring running until Ctrl-C.", into="stays", is_flag=True)
+@option("--n", "Number of nodes.", type=click.IntRange(4, 64), default=16)
+@option("--seed", "Random seed.", type=click.IntRange(0, 2**32 - 1), default=0)
+@option("--tick", "Seconds between two ticks.", "S", type=click.FloatRange(0.05, 10), default=0.25)
+@option("--pace", "Seconds that each page stays.", "S", type=click.FloatRange(0, 60), default=1.0)
+@option(
+    "--deadline",
+    "Time limit of a chapter.  [default: 45 s, or 200 rounds]",
+    "S",
+    type=click.FloatRange(1, 3600),
+)
+@option("--report", "Report of the Spark chapter.", type=FILE, default=REPORT)
+@json_option("Print the scoreboard as JSON, and nothing else.")
+def demo(
+    *,
+    headless: bool,
+    must_heal: bool,
+    no_spark: bool,
+    stays: bool,
+    n: int,
+    seed: int,
+    tick: float,
+    pace: float,
+    deadline: float | None,
+    report: Path,
+    as_json: bool,
+) -> int:
+    """Show a ring of processes that heals after repeated damage.
+
+    The first line is the address of the dashboard, which shows the same in a browser, if the
+    extra dashboard is installed. On a pipe the output is as with --headless. Exit
+    status: 0 done, 3 with --assert if a check fails, 130 interrupted. The command leaves no process
+    and no data behind.
+    """
+    from skipring.lab.demo.runner import check_report, run_demo
+    from skipring.lab.demo.script import DemoPlan
+
+    if not no_spark:
+        check_report(report)
+    plan = DemoPlan(
+        n=n,
+        seed=seed,
+        tick_s=tick,
+        deadline_s=deadline or max(DEADLINE_S, DEADLINE_ROUNDS * tick),
+        report=None if no_spark else report.absolute(),
+        has_dashboard=has_extra("dashboard"),
+    )
+    end = run_demo(plan, _demo_output(headless, pace, as_json), stays=stays)
+    return Exit.NOT_CONVERGED if must_heal and not end.is_good else Exit.YES
+
+
+def _demo_output(headless: bool, pace: float, as_json: bool) -> DemoOutput:
+    from rich.console import Console
+
+    from skipring.lab.demo.output import JsonOutput, LiveOutput, PlainOutput, can_repaint
+
+    console = Console(highlight=False)
+    if as_json:
+        return JsonOutput(click.echo)
+    if not headless and sys.stdout.isatty() and can_repaint(console):
+        return LiveOutput(console, pace)
+    return PlainOutput(Console(highlight=False, color_system=None, force_terminal=False))
