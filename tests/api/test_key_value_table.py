@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -112,11 +113,27 @@ def test_older_write_does_not_restore_a_deleted_key_until_the_tombstone_is_forgo
     table = KeyValueTable()
     table.apply(tombstone("k", 5), NOW)
     assert table.apply(write("k", b"old", 4), NOW) is None
-    table.forget(5)
     assert table.deleted_count == 1
-    table.forget(6)
+    assert table.forget("k") is None
     assert table.deleted_count == 0
     assert table.apply(write("k", b"old", 4), NOW) is not None
+
+
+def test_forgotten_value_is_a_deletion() -> None:
+    table = KeyValueTable()
+    table.apply(write("k", b"1", 5), NOW)
+    before = entry(table, "k")
+    assert table.forget("k") == Change("k", None, before)
+    assert table.forget("k") is None
+    assert (keys(table), table.known_keys()) == ([], [])
+
+
+def test_renewals_of_a_long_lease_need_no_memory() -> None:
+    table = KeyValueTable()
+    for time in range(1, 10_000):
+        table.apply(leased("k", 10**15 + time, time), NOW)
+    assert table.lease_count < 100
+    assert [each.key for each in table.expire(10**16)] == ["k"]
 
 
 @pytest.mark.parametrize(
@@ -237,17 +254,29 @@ def test_key_that_was_set_and_deleted_unseen_is_not_reported() -> None:
     assert drain(pending) == []
 
 
-def test_merged_changes_keep_the_value_that_the_watcher_has_and_the_mark() -> None:
+@pytest.mark.parametrize(
+    ("headers", "before"),
+    [
+        ([{AFTER: "1"}, {AFTER: "2"}], b"1"),  # the value that the watcher has
+        ([{}, {AFTER: "2"}], b"1"),  # it lost
+        ([{AFTER: "1"}, {}], b"2"),  # this one lost, and the watcher has not received it
+        ([{}, {}], b"2"),
+    ],
+)
+def test_merged_changes_keep_the_mark_and_the_losing_value(
+    headers: list[dict[str, str]], before: bytes
+) -> None:
     table = KeyValueTable()
-    table.apply(write("k", b"1", 1), NOW)
-    first = entry(table, "k")
+    table.apply(write("k", b"1", 1, "a"), NOW)
     pending = PendingChanges()
-    for publication in (write("k", b"2", 2, "b"), write("k", b"3", 3, "b")):
-        change = table.apply(publication, NOW)
+    for number, each in enumerate(headers):
+        written = write("k", b"%d" % (number + 2), number + 2, "bc"[number], headers=each)
+        change = table.apply(written, NOW)
         assert change is not None
         pending.add(change)
     (merged,) = drain(pending)
-    assert (merged.before, merged.concurrent) == (first, True)
+    assert merged.before is not None
+    assert (merged.before.value, merged.concurrent) == (before, {} in headers)
     assert merged.entry is not None
     assert merged.entry.value == b"3"
 
@@ -265,3 +294,30 @@ def test_snapshot_comes_first_and_is_marked() -> None:
         ("l", True),
         ("m", False),
     ]
+
+
+def test_key_that_changes_before_the_snapshot_is_read_stays_in_the_snapshot() -> None:
+    table = KeyValueTable()
+    for key in "kl":
+        table.apply(write(key, b"1", 1), NOW)
+    pending = PendingChanges([entry(table, "k"), entry(table, "l")])
+    for publication in (write("m", b"1", 2), write("k", b"2", 2)):
+        change = table.apply(publication, NOW)
+        assert change is not None
+        pending.add(change)
+    found = [(each.key, each.is_snapshot) for each in drain(pending)]
+    assert found == [("k", True), ("l", True), ("m", False)]
+
+
+def test_slow_watcher_gets_a_key_that_changes_all_the_time_as_often_as_others() -> None:
+    table, pending, found = KeyValueTable(), PendingChanges(), Counter[str]()
+    for time in range(1, 1001):
+        for key in ("hot", f"other{time % 3}"):
+            change = table.apply(write(key, b"", time, seq=time), NOW)
+            assert change is not None
+            pending.add(change)
+        oldest = pending.pop_oldest()
+        assert oldest is not None
+        found[oldest.key] += 1
+    assert min(found.values()) >= 1000 // 5
+    assert len(found) == 4

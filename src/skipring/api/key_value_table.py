@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -20,6 +20,7 @@ from skipring.errors import InputError
 AFTER: Final = "skipring.after"  # the time of the value that the writer replaced
 UNTIL: Final = "skipring.until"  # the end of a lease
 DIGITS_MAX: Final = 19
+LEASES_SPARE: Final = 64  # Guess: ends of replaced leases that cost no work.
 
 _V = TypeVar("_V")
 
@@ -47,8 +48,9 @@ class Entry(Struct, Generic[_V], frozen=True):
 class Change(Struct, Generic[_V], frozen=True):
     """Change of a key, or a value that was there when the watch began.
 
-    ``concurrent`` is True if the writer had not seen the value that its write replaced. This is a
-    fact about this node: another node may never have held the losing value.
+    ``concurrent`` is True if the writer had not seen the value that its write replaced: ``before``,
+    which the watcher may not have received. This is a fact about this node: another node may never
+    have held the losing value.
     """
 
     key: str
@@ -94,7 +96,8 @@ def has_value(headers: Mapping[str, str], now: int) -> bool:
 class KeyValueTable:
     """Newest write of each key, whatever the order in which the writes arrive.
 
-    Tombstones stay until ``forget``: an older write that arrives later does not restore the key.
+    Deletions and ended leases stay until ``forget``: an older write that arrives later does not
+    restore the key.
     """
 
     def __init__(self) -> None:
@@ -108,8 +111,12 @@ class KeyValueTable:
 
     @property
     def deleted_count(self) -> int:
-        """Return the number of tombstones."""
+        """Return the number of keys that were deleted or whose lease has ended."""
         return len(self._deleted)
+
+    def known_keys(self) -> list[str]:
+        """Return the keys with a value, then those without one that the table remembers."""
+        return [*self._entries, *self._deleted]
 
     def get(self, key: str) -> Entry[bytes] | None:
         """Return the entry of a key, or None."""
@@ -125,10 +132,11 @@ class KeyValueTable:
 
     def last_time(self, key: str) -> int | None:
         """Return the time of the newest write of a key, including its deletion."""
-        known = self._known(key)
+        known = self.revision(key)
         return None if known is None else known.time
 
-    def _known(self, key: str) -> Revision | None:
+    def revision(self, key: str) -> Revision | None:
+        """Return the revision of the newest write of a key, including its deletion, or None."""
         entry = self._entries.get(key)
         return self._deleted.get(key) if entry is None else entry.revision
 
@@ -145,7 +153,7 @@ class KeyValueTable:
         revision = Revision(
             publication.time, publication.publisher, publication.seq, publication.id
         )
-        known = self._known(key)
+        known = self.revision(key)
         if known is not None and revision <= known:
             return None
         until = _number(headers.get(UNTIL))
@@ -160,13 +168,25 @@ class KeyValueTable:
             self._sorted = None
         self._entries[key] = entry
         if until is not None:
-            heappush(self._leases, (until, key, revision))
+            self._add_lease(until, key, revision)
         return Change(key, entry, before, concurrent=concurrent)
+
+    def _add_lease(self, until: int, key: str, revision: Revision) -> None:
+        if len(self._leases) > LEASES_SPARE + 2 * len(self._entries):  # most were renewed
+            entries = self._entries.values()
+            self._leases = [(e.until, e.key, e.revision) for e in entries if e.until is not None]
+            heapify(self._leases)
+        heappush(self._leases, (until, key, revision))
 
     def _delete(self, key: str, revision: Revision) -> None:
         self._deleted[key] = revision
         if self._entries.pop(key, None) is not None:
             self._sorted = None
+
+    @property
+    def lease_count(self) -> int:
+        """Return the number of ends of leases in memory, with those that were renewed since."""
+        return len(self._leases)
 
     @property
     def next_expiry(self) -> int | None:
@@ -182,11 +202,14 @@ class KeyValueTable:
                 self._delete(key, revision)
                 yield Change(key, None, entry)
 
-    def forget(self, before: int) -> None:
-        """Drop the tombstones with an earlier time."""
-        self._deleted = {
-            key: revision for key, revision in self._deleted.items() if revision.time >= before
-        }
+    def forget(self, key: str) -> Change[bytes] | None:
+        """Forget all writes of a key, which the topic does not retain; return the change."""
+        self._deleted.pop(key, None)
+        before = self._entries.pop(key, None)
+        if before is None:
+            return None
+        self._sorted = None
+        return Change(key, None, before)
 
 
 def _is_concurrent(revision: Revision, after: str | None, known: Revision) -> bool:
@@ -204,34 +227,52 @@ def _number(text: str | None) -> int | None:
     return int(text)
 
 
+class _Pending(NamedTuple):
+    """Change that a watcher has not received; ``is_new``: neither any value of the key."""
+
+    change: Change[bytes]
+    is_new: bool
+
+
 class PendingChanges:
-    """Changes that a watcher has not received: at most one for each key, the newest."""
+    """Changes that a watcher has not received: at most one for each key, the newest.
+
+    A key keeps its place when it changes again, so the snapshot stays first and no key waits
+    longer than all others take.
+    """
 
     def __init__(self, snapshot: Iterable[Entry[bytes]] = ()) -> None:
-        self._changes: dict[str, Change[bytes]] = {
-            entry.key: Change(entry.key, entry, None, is_snapshot=True) for entry in snapshot
+        self._pending: dict[str, _Pending] = {
+            each.key: _Pending(Change(each.key, each, None, is_snapshot=True), is_new=True)
+            for each in snapshot
         }
 
     def __len__(self) -> int:
-        return len(self._changes)
+        return len(self._pending)
 
     def add(self, change: Change[bytes]) -> None:
         """Add a change, merged with the pending one of its key."""
-        pending = self._changes.pop(change.key, None)
-        if pending is not None:
-            if change.entry is None and pending.before is None:
-                return  # the watcher has never received the key
-            change = Change(
-                change.key,
-                change.entry,
-                pending.before,
-                pending.is_snapshot,
-                pending.concurrent or change.concurrent,
-            )
-        self._changes[change.key] = change
+        key, pending = change.key, self._pending.get(change.key)
+        if pending is None:
+            self._pending[key] = _Pending(change, is_new=change.before is None)
+        elif change.entry is None and pending.is_new:
+            del self._pending[key]
+        else:
+            self._pending[key] = _Pending(_merged(pending.change, change), pending.is_new)
 
     def pop_oldest(self) -> Change[bytes] | None:
         """Remove and return the oldest change, or None."""
-        if not self._changes:
+        if not self._pending:
             return None
-        return self._changes.pop(next(iter(self._changes)))
+        return self._pending.pop(next(iter(self._pending))).change
+
+
+def _merged(first: Change[bytes], second: Change[bytes]) -> Change[bytes]:
+    """Return two changes of a key as one; ``before`` is the last value that lost, if one did."""
+    return Change(
+        second.key,
+        second.entry,
+        second.before if second.concurrent else first.before,
+        first.is_snapshot,
+        first.concurrent or second.concurrent,
+    )
