@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from skipring.api.key_value_session import KeyValueSession
 from skipring.api.key_value_table import Change
-from skipring.api.keyvalue import BYTES, KeyValue, KeyValueSession, KeyValueWatch
+from skipring.api.keyvalue import BYTES, KeyValue, KeyValueWatch
 from skipring.api.topic_session import TopicSession
 from skipring.errors import InputError, SkipringError
 from skipring.testing import Cluster

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from msgspec import ValidationError, convert
 
 from skipring.api.session import Session
-from skipring.api.topic_session import TopicSession
+from skipring.api.topic_session import TopicSession, why_not_joined
 from skipring.core.events import SyncRequested
 from skipring.core.limits import shown
 from skipring.core.peers import TopicId
@@ -133,7 +133,8 @@ async def wait_for_charter(
 ) -> None:
     """Wait until the ring neighbours have confirmed that this node has their publications.
 
-    With ``is_enough_known`` a known charter ends the wait. Raise TimeoutError after 30 s.
+    With ``is_enough_known`` a known charter ends the wait. Raise TimeoutError, which states the
+    reason, after 30 s.
     """
     topic, host = machine.replica.topic, session.host
     clock = asyncio.get_running_loop().time
@@ -145,7 +146,11 @@ async def wait_for_charter(
                 return
             host.dispatch(topic, SyncRequested())
         if clock() >= deadline:
-            raise TimeoutError(f"no answer about the charter of {shown(topic)} in {JOIN_S:g} s")
+            why = "the ring neighbours have not confirmed that they are in sync"
+            why = why_not_joined(session, topic) if machine.label is None else why
+            raise TimeoutError(
+                f"no answer about the charter of {shown(topic)} in {JOIN_S:g} s: {why}"
+            )
         await asyncio.sleep(min(POLL_S, session.settings.tick_s))
 
 

@@ -10,7 +10,8 @@ from typing import NoReturn, Self
 
 from skipring.api.charter import TopicCharter
 from skipring.api.cursor import Start
-from skipring.api.keyvalue import BYTES, KeyValue, KeyValueSession
+from skipring.api.key_value_session import KeyValueSession
+from skipring.api.keyvalue import BYTES, KeyValue
 from skipring.api.ordered_reader import order_plan
 from skipring.api.session import Session, new_session
 from skipring.api.subscription import Subscription

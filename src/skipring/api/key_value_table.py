@@ -114,8 +114,13 @@ class KeyValueTable:
         """Return the number of keys that were deleted or whose lease has ended."""
         return len(self._deleted)
 
+    @property
+    def known_count(self) -> int:
+        """Return the number of remembered keys, with and without a value."""
+        return len(self._entries) + len(self._deleted)
+
     def known_keys(self) -> list[str]:
-        """Return the keys with a value, then those without one that the table remembers."""
+        """Return the remembered keys, with and without a value."""
         return [*self._entries, *self._deleted]
 
     def get(self, key: str) -> Entry[bytes] | None:

@@ -7,35 +7,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
-from weakref import WeakSet
 
 import msgspec
 from msgspec.structs import replace
 
-from skipring.api.charter import newest_charter, publish_policy, wait_for_charter
-from skipring.api.key_value_table import (
-    AFTER,
-    UNTIL,
-    Change,
-    Entry,
-    KeyValueTable,
-    PendingChanges,
-    bytes_of_key,
-    text_of_key,
-)
-from skipring.api.reader import READ_AT_ONCE
-from skipring.api.subscription import Record, Subscription
-from skipring.api.topic_session import TopicSession
+from skipring.api.key_value_session import KeyValueSession
+from skipring.api.key_value_table import Change, Entry, PendingChanges, text_of_key
 from skipring.core.limits import shown
 from skipring.core.peers import TopicId
 from skipring.core.publications import DELETED
-from skipring.core.retention.charter import Policy
 from skipring.errors import InputError, SkipringError
-
-RENEWALS: Final = 3  # of a lease in its time: two of them may fail
-MICROSECONDS: Final = 1_000_000
-READ_RECORDS: Final = READ_AT_ONCE * 16  # Guess: about a millisecond of work
-CLOCK_S: Final = 60.0  # Guess: the longest time until the view sees that its clock was set.
 
 _V = TypeVar("_V")
 _T = TypeVar("_T")
@@ -131,7 +112,7 @@ class KeyValue(Generic[_V]):
 
     def get(self, key: str | bytes) -> Entry[_V] | None:
         """Return the entry of a key, or None if it has no value."""
-        if self._view.task is None or self._view.task.done():
+        if self._view.has_ended:
             self._view.check()
         entry = self._table.get(key if type(key) is str else text_of_key(key))
         if entry is None or (entry.until is not None and entry.until <= self._view.now_us()):
@@ -148,6 +129,8 @@ class KeyValue(Generic[_V]):
 
     def __len__(self) -> int:
         """Return the number of keys that have a value."""
+        self._view.check()
+        self._view.expire()
         return len(self._table)
 
     def _entries(self, prefix: str) -> list[Entry[bytes]]:
@@ -275,142 +258,3 @@ class KeyValueWatch(Generic[_V]):
     def wake_up(self) -> None:
         """Wake up the waiting caller: the view has ended."""
         self._arrived.set()
-
-
-class KeyValueSession:
-    """Table of a topic that one task keeps up to date, and its watches."""
-
-    def __init__(self, session: TopicSession) -> None:
-        self.session = session
-        self.table = KeyValueTable()
-        self.watches: WeakSet[KeyValueWatch[Any]] = WeakSet()
-        self.task: asyncio.Task[None] | None = None
-        self._subscription = Subscription(session)
-
-    @property
-    def has_ended(self) -> bool:
-        """Return True if no change will arrive."""
-        return self.task is None or self.task.done()
-
-    def check(self) -> None:
-        """Raise SkipringError if the view is not open."""
-        self.session.check_open()
-        self.check_error()
-
-    def check_error(self) -> None:
-        """Raise the error that ended the view."""
-        task = self.task
-        error = task.exception() if task and task.done() and not task.cancelled() else None
-        if error is not None:
-            raise SkipringError(f"the view of {shown(self.session.topic)} has ended") from error
-
-    def now_us(self) -> int:
-        """Return the time by which leases end."""
-        return self.session.now_us()
-
-    async def open(self) -> None:
-        """Join the topic and read the stored publications."""
-        await self._subscription.__aenter__()
-        try:
-            await self._ensure_compacted()
-        except BaseException:
-            await self._subscription.leave()
-            raise
-        self.task = asyncio.create_task(self._follow())
-        await self.catch_up()
-
-    async def _ensure_compacted(self) -> None:
-        """Make an empty topic a compacted one; raise InputError if it has uncompacted records."""
-        session = self.session
-        machine = session.host.machine(session.topic)
-        assert machine is not None, "a node that has subscribed has a machine"
-        await wait_for_charter(session.connection, machine, is_enough_known=True)
-        charter = newest_charter(machine)
-        if charter is None and not machine.replica.log.records:
-            await publish_policy(session.connection, machine, Policy(compact=True))
-        elif charter is None or not charter.policy.compact:
-            raise InputError(
-                f"{shown(session.topic)} is not compacted, so old values of its keys would stay; "
-                "set compact=True in its charter, or choose another topic",
-                parameter="topic",
-            )
-
-    async def close(self) -> None:
-        """Leave the topic; watches end."""
-        try:
-            await self._subscription.leave()
-        finally:
-            if self.task is not None:
-                self.task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await asyncio.gather(self.task, return_exceptions=True)
-            for watch in list(self.watches):
-                watch.wake_up()
-
-    # -- reading -----------------------------------------------------------------------------
-
-    async def _follow(self) -> None:
-        reader = self.session.reader
-        loop = asyncio.get_running_loop()
-        while reader.is_open:
-            await reader.arrival(loop.time() + self._wait_s())
-            self._apply_available()
-            self.expire()
-
-    def _wait_s(self) -> float:
-        """Return the time until the next lease ends."""
-        end = self.table.next_expiry
-        return CLOCK_S if end is None else min((end - self.now_us()) / MICROSECONDS, CLOCK_S)
-
-    async def catch_up(self) -> None:
-        """Apply the publications that are stored at the time of the call."""
-        reader, end = self.session.reader, self.session.reader.end
-        while reader.is_open and reader.offset < end:
-            self._apply_available()
-            await asyncio.sleep(0)
-
-    def _apply_available(self) -> None:
-        """Apply some unread publications; at an ``await`` each is either unread or applied."""
-        now = self.now_us()
-        for publication in self.session.reader.fetch(READ_RECORDS):
-            if (change := self.table.apply(publication, now)) is not None:
-                self._announce(change)
-
-    def expire(self) -> None:
-        """Delete the values whose lease has ended."""
-        for change in self.table.expire(self.now_us()):
-            self._announce(change)
-
-    def _announce(self, change: Change[bytes]) -> None:
-        for watch in self.watches:
-            watch.add(change)
-
-    # -- writing -----------------------------------------------------------------------------
-
-    async def write(
-        self, values: Iterable[tuple[str | bytes, bytes]], headers: Mapping[str, str]
-    ) -> list[bytes]:
-        """Publish writes and apply them; return their ids."""
-        self.check()
-        records = [self._record(key, payload, headers) for key, payload in values]
-        made = await self._subscription.publish_many(records)
-        await self.catch_up()
-        return made
-
-    def _record(self, key: str | bytes, payload: bytes, headers: Mapping[str, str]) -> Record:
-        encoded = bytes_of_key(key)
-        replaced = self.table.last_time(text_of_key(encoded))
-        after = {} if replaced is None else {AFTER: str(replaced)}
-        return Record(payload, encoded, {**headers, **after})
-
-    async def write_lease(self, key: str | bytes, payload: bytes, ttl: float) -> None:
-        """Publish a value with a lease that begins now."""
-        until = self.now_us() + round(ttl * MICROSECONDS)
-        await self.write([(key, payload)], {UNTIL: str(until)})
-
-    async def renew(self, key: str | bytes, payload: bytes, ttl: float) -> None:
-        """Renew a lease until cancelled; a failed renewal is tried again at the next one."""
-        while True:
-            await asyncio.sleep(ttl / RENEWALS)
-            with suppress(SkipringError):
-                await self.write_lease(key, payload, ttl)

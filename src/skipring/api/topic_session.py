@@ -299,19 +299,7 @@ class TopicSession:
         return Health(state, tuple(reasons), self.reader.lag)
 
     def _joining_reasons(self) -> Iterable[str]:
-        if not self.is_open:
-            return ["not subscribed"]
-        address, host = self._session.supervisor_of(self.topic), self.host
-        if self.topic in host.refusals:
-            return [
-                f"the supervisor at {address} refused the join: {shown(host.refusals[self.topic])}"
-            ]
-        supervisor = supervisor_at(address)
-        if (why := host.links.why_unreachable(supervisor)) is not None:
-            return [why]
-        if not host.links.is_linked(supervisor):
-            return [f"there is no connection to the supervisor at {address}"]
-        return [f"the supervisor at {address} has not answered yet"]
+        return [why_not_joined(self._session, self.topic) if self.is_open else "not subscribed"]
 
     def _ask_neighbours(self) -> None:
         self.check_open()  # a caller that waits gets an error when the topic is left
@@ -328,6 +316,19 @@ class TopicSession:
         if machine is None or machine.label is None:
             return None
         return machine.ring_neighbours()
+
+
+def why_not_joined(session: Session, topic: TopicId) -> str:
+    """Return the reason why the supervisor has not assigned a label yet."""
+    address, host = session.supervisor_of(topic), session.host
+    if topic in host.refusals:
+        return f"the supervisor at {address} refused the join: {shown(host.refusals[topic])}"
+    supervisor = supervisor_at(address)
+    if (why := host.links.why_unreachable(supervisor)) is not None:
+        return why
+    if not host.links.is_linked(supervisor):
+        return f"there is no connection to the supervisor at {address}"
+    return f"the supervisor at {address} has not answered yet"
 
 
 def checked_topic(topic: object) -> TopicId:

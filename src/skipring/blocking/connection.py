@@ -12,7 +12,8 @@ from typing import Final, ParamSpec, Self, TypeVar
 
 from skipring.api.charter import TopicCharter as AsyncTopicCharter
 from skipring.api.cursor import Cursor, Start
-from skipring.api.keyvalue import BYTES, KeyValueSession
+from skipring.api.key_value_session import KeyValueSession
+from skipring.api.keyvalue import BYTES
 from skipring.api.keyvalue import KeyValue as AsyncKeyValue
 from skipring.api.ordered_reader import Item, OrderedReader, order_plan
 from skipring.api.reader import Publication, Reader

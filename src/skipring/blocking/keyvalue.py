@@ -63,7 +63,7 @@ class KeyValue(Generic[_V]):
 
     def __len__(self) -> int:
         """Return the number of keys that have a value."""
-        return len(self._view)
+        return self._thread.run(partial(len, self._view))
 
     def watch(self, key: str | bytes | None = None, *, prefix: str = "") -> Iterator[Change[_V]]:
         """Yield the present values, then the changes, of some keys, until the view is closed.
