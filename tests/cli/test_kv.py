@@ -12,6 +12,7 @@ from pathlib import Path
 
 from skipring.testing import Cluster
 from tests.support.commands import COMMAND
+from tests.support.connections import to
 from tests.support.scenes import inside
 
 DEADLINE_S = 60.0
@@ -89,4 +90,39 @@ async def test_write_has_seen_the_value_that_it_replaces(ring: Ring, /) -> None:
 @inside(running)
 async def test_invalid_words_are_refused(ring: Ring, /) -> None:
     assert "--prefix" in await ring.kv("watch", "settings", "k", "--prefix", "p", status=2)
-    assert "expected 1 to 1024 bytes" in await ring.kv("put", "settings", "", "v", status=2)
+    words = ("put", "settings", "", "v")
+    assert await ring.kv(*words, status=2) == "Error: KEY: expected 1 to 1024 bytes, got 0\n"
+    error = await ring.kv("put", "settings", "k", "v", "--tls-ca", "ca.pem", status=2)
+    assert error == (
+        "Error: --tls-cert: missing; the CA, the certificate and its key go together\n"
+    )
+    error = await ring.kv("put", "settings", "k", "{", "--json", status=2)
+    assert "Invalid value for VALUE: not JSON: " in error
+
+
+@inside(running)
+async def test_json_words_print_the_id_of_the_write(ring: Ring, /) -> None:
+    made = json.loads(await ring.kv("put", "settings", "limits", '{ "max": 1 }', "--json"))
+    found = json.loads(await ring.kv("get", "settings", "limits", "--json"))
+    assert made == {"topic": "settings", "key": "limits", "id": found["id"]}
+    assert found["value"] == '{"max":1}'
+    deleted = json.loads(await ring.kv("delete", "settings", "limits", "--json"))
+    assert deleted == made | {"id": deleted["id"]}
+    assert deleted["id"] != made["id"]
+
+
+@inside(running)
+async def test_first_write_compacts_the_topic(ring: Ring, /) -> None:
+    assert await ring.kv("put", "settings", "rate", "10") == ""
+    async with to(ring.cluster) as node, node.keyvalue("settings") as view:
+        await view.ready(DEADLINE_S)
+        assert [each.value for each in view.items()] == [b"10"]
+
+
+@inside(running)
+async def test_write_in_an_uncompacted_topic_warns_with_a_remedy(ring: Ring, /) -> None:
+    await ring.cluster.publish("n00", b"news")
+    assert await ring.kv("put", "settings", "rate", "10") == (
+        "settings is not compacted, so old values of its keys stay, and views refuse it: "
+        "run `skipring topic set settings --compact`\n"
+    )

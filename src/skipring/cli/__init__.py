@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 import click
@@ -42,22 +43,28 @@ for command in COMMANDS:
 
 
 # Parameters of the library whose flags have other names.
-_FLAGS: Final = {
-    "ca": "tls-ca",
-    "cert": "tls-cert",
-    "key": "tls-key",
-    "data_dir": "data",
-    "tick_s": "tick",
-}
+_FLAGS: Final = {"data_dir": "data", "tick_s": "tick"}
 
 
-def _with_flag(error: SkipringError) -> str:
-    """Return the text of an error, with the flag in place of the library's parameter."""
+def _with_flag(error: SkipringError, command: click.Command) -> str:
+    """Return the text of an error, with the argument or flag for the library's parameter."""
     parameter = error.parameter if isinstance(error, InputError) else None
     if parameter is None or not parameter.isidentifier():  # it may also name a file
         return str(error)
     assert isinstance(error, InputError)
+    arguments = [each.name for each in command.params if isinstance(each, click.Argument)]
+    if parameter in arguments:
+        return f"{parameter.upper()}: {error.message}"
     return f"--{_FLAGS.get(parameter, parameter).replace('_', '-')}: {error.message}"
+
+
+def _command(words: Iterable[str]) -> click.Command:
+    """Return the command that these words call."""
+    found: click.Command = skipring
+    for word in words:
+        if isinstance(found, click.Group):
+            found = found.commands.get(word, found)
+    return found
 
 
 def _status_of(error: SkipringError) -> int:
@@ -88,7 +95,7 @@ def _run() -> int:
         error.show()
         return error.exit_code
     except SkipringError as error:
-        click.echo(f"Error: {_with_flag(error)}", err=True)
+        click.echo(f"Error: {_with_flag(error, _command(sys.argv[1:]))}", err=True)
         return _status_of(error)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)

@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skipring.cli.options import Exit, access_options, duration_option, json_option, option
+from skipring.cli.options import (
+    Exit,
+    access_options,
+    duration_option,
+    json_option,
+    option,
+    read_policy,
+)
 from skipring.cli.pub_sub import is_stdout_closed, printable, text_field
 
 if TYPE_CHECKING:
     from skipring.api.key_value_table import Change, Entry, KeyValueTable
     from skipring.core.publications import Publication
     from skipring.net.access import Access
+    from skipring.rpc.publisher import PublishedRecord
     from skipring.rpc.tail import Until
 
 
@@ -42,13 +50,21 @@ def kv() -> None:
 @click.argument("value", required=False)
 @access_options
 @_wait
-def put(*, topic: str, key: str, value: str | None, access: Access, wait: float) -> None:
+@json_option("VALUE is JSON; print a line of JSON with the id.")
+def put(
+    *, topic: str, key: str, value: str | None, access: Access, wait: float, as_json: bool
+) -> None:
     """Set the value of KEY to VALUE, or to the content of standard input.
 
-    The command ends once a member has it on disk.
+    The command ends once a member has it on disk. The first write of a topic compacts it.
     """
     payload = sys.stdin.buffer.read() if value is None else os.fsencode(value)
-    _write(access, topic, key, payload, wait, {})
+    if as_json:
+        payload = _checked_json(payload)
+    write = _Write(access, topic, key, wait, as_json)
+    if write.seen is None:
+        _compact_if_empty(access, topic, wait)
+    write.publish(payload, {})
 
 
 @kv.command()
@@ -56,31 +72,70 @@ def put(*, topic: str, key: str, value: str | None, access: Access, wait: float)
 @_key
 @access_options
 @_wait
-def delete(*, topic: str, key: str, access: Access, wait: float) -> None:
+@json_option("Print a line of JSON with the id.")
+def delete(*, topic: str, key: str, access: Access, wait: float, as_json: bool) -> None:
     """Delete KEY. The command ends once a member has the deletion on disk."""
     from skipring.core.publications import DELETED
 
-    _write(access, topic, key, b"", wait, {DELETED: "1"})
+    _Write(access, topic, key, wait, as_json).publish(b"", {DELETED: "1"})
 
 
-def _write(
-    access: Access, topic: str, key: str, payload: bytes, wait: float, headers: dict[str, str]
-) -> None:
-    """Publish a write that has seen the present value of its key."""
-    from skipring.api.key_value_table import AFTER, bytes_of_key
+class _Write:
+    """Write of a key that has seen its present value."""
+
+    def __init__(self, access: Access, topic: str, key: str, wait: float, as_json: bool) -> None:
+        from skipring.api.key_value_table import bytes_of_key
+
+        self._access, self._topic, self._key, self._wait = access, topic, key, wait
+        self._as_json = as_json
+        self._encoded = bytes_of_key(os.fsencode(key))
+        self.seen = _table(access, topic, wait).last_time(key)  # None: the key has no write
+
+    def publish(self, payload: bytes, headers: dict[str, str]) -> None:
+        """Publish the write; print its id as JSON if requested."""
+        from skipring.api.key_value_table import AFTER
+        from skipring.node.process import run
+        from skipring.rpc.publisher import PublishPlan, publish_all
+
+        plan = PublishPlan(
+            topic=self._topic,
+            key=self._encoded,
+            headers=headers if self.seen is None else {**headers, AFTER: str(self.seen)},
+            later_than=self.seen or 0,
+            wait_s=self._wait,
+        )
+        run(publish_all(self._access, plan, [payload], self._emit, _report))
+
+    def _emit(self, published: PublishedRecord) -> None:
+        if self._as_json:
+            line = {"topic": self._topic, **text_field("key", self._encoded)}
+            click.echo(json.dumps({**line, "id": published.id.hex()}))
+
+
+def _checked_json(payload: bytes) -> bytes:
+    import msgspec
+
+    try:
+        return msgspec.json.encode(msgspec.json.decode(payload))
+    except ValueError as error:
+        raise click.BadParameter(f"not JSON: {error}", param_hint="VALUE") from None
+
+
+def _compact_if_empty(access: Access, topic: str, wait: float) -> None:
+    """Compact an empty topic, as ``node.keyvalue`` does; warn if another one is not compacted."""
+    from skipring.admin.topic_policy import set_policy
+    from skipring.core.retention.charter import Policy
     from skipring.node.process import run
-    from skipring.rpc.publisher import PublishPlan, publish_all
 
-    encoded = bytes_of_key(os.fsencode(key))
-    seen = _table(access, topic, wait).last_time(key)
-    plan = PublishPlan(
-        topic=topic,
-        key=encoded,
-        headers=headers if seen is None else {**headers, AFTER: str(seen)},
-        later_than=seen or 0,
-        wait_s=wait,
-    )
-    run(publish_all(access, plan, [payload], lambda _: None, _report))
+    report = read_policy(topic, access)
+    if report.newest is None and report.records == 0:
+        run(set_policy(access, topic, Policy(compact=True), report, _report, wait))
+    elif report.newest is None or not report.newest.policy.compact:
+        click.echo(
+            f"{topic} is not compacted, so old values of its keys stay, and views refuse it: "
+            f"run `skipring topic set {topic} --compact`",
+            err=True,
+        )
 
 
 @kv.command()

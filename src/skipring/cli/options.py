@@ -22,9 +22,11 @@ import click
 from msgspec import Struct
 
 from skipring.cli.config_file import config_option
+from skipring.errors import InputError
 
 if TYPE_CHECKING:
     from skipring.admin.inspector import Inspector
+    from skipring.admin.topic_policy import PolicyReport
     from skipring.net.access import Access
 
 Command = Callable[..., Any]
@@ -169,9 +171,16 @@ def identity_options(command: Command) -> Command:
         from skipring.net.access import Access
 
         files = {"ca": tls_ca, "cert": tls_cert, "key": tls_key}
-        if "supervisors" in others:
-            return command(access=Access.resolve(others.pop("supervisors"), **files), **others)
-        return command(access=Access.files(**files), **others)
+        try:
+            if "supervisors" in others:
+                access = Access.resolve(others.pop("supervisors"), **files)
+            else:
+                access = Access.files(**files)
+        except InputError as error:
+            if error.parameter not in files:
+                raise
+            raise InputError(error.message, parameter=f"tls_{error.parameter}") from None
+        return command(access=access, **others)
 
     return _CREDENTIALS(config_option(with_access))
 
@@ -185,6 +194,19 @@ def open_inspector(
 
     report = WaitReport(lambda reason: click.echo(f"waiting: {reason}", err=True))
     return open_live_inspector(access.supervisors, topic, access.credentials(), report, **limits)
+
+
+def read_policy(topic: str, access: Access) -> PolicyReport:
+    """Return the policy of a topic as its members report it."""
+    from skipring.admin.inspector import TopicContents
+    from skipring.admin.topic_policy import policy_report
+    from skipring.node.process import run
+
+    async def ask() -> PolicyReport:
+        async with open_inspector(topic, access) as inspector:
+            return policy_report(await inspector.inspect(TopicContents.NOTHING))
+
+    return run(ask())
 
 
 class Duration(click.ParamType[float]):

@@ -15,12 +15,11 @@ from skipring.cli.options import (
     access_options,
     duration_option,
     json_option,
-    open_inspector,
     option,
+    read_policy,
 )
 
 if TYPE_CHECKING:
-    from skipring.admin.topic_policy import PolicyReport
     from skipring.core.retention.charter import Charter, Policy
     from skipring.net.access import Access
 
@@ -118,7 +117,7 @@ def show(*, topic: str, access: Access, as_json: bool) -> None:
     """Print the policy of TOPIC, and a change that has not begun."""
     from msgspec import to_builtins
 
-    report = _report(access, topic)
+    report = read_policy(topic, access)
     if as_json:
         click.echo(json.dumps({"topic": topic} | to_builtins(report), default=bytes.hex))
         return
@@ -127,24 +126,12 @@ def show(*, topic: str, access: Access, as_json: bool) -> None:
         click.echo(f"from {_time(report.newest.effective_from)}: {_as_text(report.newest)}")
 
 
-def _report(access: Access, topic: str) -> PolicyReport:
-    from skipring.admin.inspector import TopicContents
-    from skipring.admin.topic_policy import policy_report
-    from skipring.node.process import run
-
-    async def ask() -> PolicyReport:
-        async with open_inspector(topic, access) as inspector:
-            return policy_report(await inspector.inspect(TopicContents.NOTHING))
-
-    return run(ask())
-
-
 def _change(access: Access, topic: str, policy: Policy, wait: float) -> None:
     from skipring.admin.topic_policy import set_policy
     from skipring.node.process import run
 
     waiting: Callable[[str], None] = lambda reason: click.echo(f"waiting: {reason}", err=True)  # noqa: E731
-    charter = run(set_policy(access, topic, policy, _report(access, topic), waiting, wait))
+    charter = run(set_policy(access, topic, policy, read_policy(topic, access), waiting, wait))
     click.echo(f"{topic}, from {_time(charter.effective_from)}: {_as_text(charter)}")
 
 
