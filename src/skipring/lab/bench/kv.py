@@ -1,14 +1,17 @@
 """Key-value views, compared with NATS KV (``skipring bench kv``).
 
 One client process writes, reads and watches; a second client in it watches from a connection of its
-own. CPU time includes the servers: supervisor and members, or nats-server. The systems take turns,
-each time with new servers. Members and nats-server store on disk.
+own, and a third one subscribes to the same writes. CPU time includes the servers: supervisor and
+members, or nats-server. The systems take turns, each time with new servers. Members and nats-server
+store on disk. Live records are the largest number that a member has once its number has stopped
+falling, or that of the bucket.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from time import perf_counter, perf_counter_ns, process_time
@@ -18,7 +21,7 @@ from skipring.lab.bench.harness import run_directory
 from skipring.lab.bench.report import Figures, Row, in_turns, spreads
 from skipring.lab.bench.servers import BenchProcesses
 from skipring.lab.bench.systems.catalog import OURS, STORED
-from skipring.lab.bench.systems.tables import KeyValueClient, nats_bucket, our_view
+from skipring.lab.bench.systems.tables import NATS, RING, Changes, KeyValueClient
 from skipring.lab.bench.worker import percentiles_ms
 from skipring.lab.usage import cpu_ns, run_alone
 from skipring.net.event_loop import new_loop
@@ -31,9 +34,11 @@ REPEATS: Final = 3
 VALUE_BYTES: Final = 128
 MEMBERS: Final = 3
 LONE_SHARE: Final = 20  # of 20 values, one is put alone
+LONE_MAX: Final = 1000
 GROUP: Final = 250
 GETS: Final = 20_000
 READY_S: Final = 60.0
+COMPACTION_S: Final = 3.0  # Members drop records at each tick, once a second.
 
 # Systems, and the requirements of each in the catalog of stored histories.
 REQUIREMENTS: Final[Mapping[str, str]] = {OURS: OURS, NATS_KV: "jetstream"}
@@ -86,31 +91,66 @@ def _run(
 async def _measure(
     system: str, address: str, directory: Path, pids: Sequence[int], keys: int, puts: int
 ) -> Figures:
-    opened = our_view if system == OURS else nats_bucket
+    table = RING if system == OURS else NATS
     figures: Figures = {}
     spent = partial(_spent_s, pids)
-    pairs = [(f"key.{number % keys}", b"%d" % number) for number in range(puts)]
-    pairs = [(key, value.ljust(VALUE_BYTES, b"x")) for key, value in pairs]
-    async with opened(address, directory / "writer") as writer:
+    async with table.opened(address, directory / "writer") as writer:
         began, before = perf_counter(), spent()
         for start in range(0, puts, GROUP):
-            await writer.put_many(pairs[start : start + GROUP])
+            await writer.put_many(_pairs(range(start, min(start + GROUP, puts)), keys))
         figures["put_many_cpu_us"] = (spent() - before) / puts * 1e6
         figures["put_many_per_s"] = puts / (perf_counter() - began)
         began = perf_counter()
-        async with opened(address, directory / "watcher") as watcher:
-            await _seen(watcher.changes(), pairs[-keys:])
+        async with table.opened(address, directory / "watcher") as watcher:
+            await _seen(watcher.changes(), _pairs(range(max(puts - keys, 0), puts), keys))
             figures["newcomer_s"] = perf_counter() - began
-            figures |= await _put_alone(
-                writer, watcher, pairs[-max(puts // LONE_SHARE, 1) :], spent
-            )
+            subscribed = table.subscribed(address, directory / "subscriber")
+            figures |= await _lone_puts(writer, watcher, subscribed, spent, puts)
+            figures["live_records"] = await _live_records(writer)
         figures |= await _get(writer, keys)
     return figures
 
 
-async def _seen(
-    changes: AsyncIterator[tuple[str, bytes]], pairs: Iterable[tuple[str, bytes]]
-) -> None:
+def _pairs(numbers: range, keys: int) -> list[tuple[str, bytes]]:
+    return [
+        (f"key.{number % keys}", (b"%d" % number).ljust(VALUE_BYTES, b"x")) for number in numbers
+    ]
+
+
+async def _lone_puts(
+    writer: KeyValueClient,
+    watcher: KeyValueClient,
+    subscribed: AbstractAsyncContextManager[Changes],
+    spent: Callable[[], float],
+    puts: int,
+) -> Figures:
+    """Put values one at a time, first with a watching client, then with a subscriber."""
+    count = min(max(puts // LONE_SHARE, 1), LONE_MAX)
+    before = spent()
+    took, arrived = await _put_alone(writer, watcher.changes(), count)
+    cpu_us = (spent() - before) / count * 1e6
+    async with subscribed as deliveries:
+        _, delivered = await _put_alone(writer, deliveries, count)
+    found = {"put": took, "watch": arrived, "delivery": delivered}
+    figures = {
+        f"{kind}_{name}": value
+        for kind, times in found.items()
+        for name, value in percentiles_ms(times).items()
+    }
+    return figures | {"put_cpu_us": cpu_us}
+
+
+async def _live_records(writer: KeyValueClient) -> float:
+    """Return the number of live records once it does not fall any more."""
+    before, found = None, await writer.live_records()
+    async with asyncio.timeout(READY_S):
+        while found != before:
+            await asyncio.sleep(COMPACTION_S)
+            before, found = found, await writer.live_records()
+    return found
+
+
+async def _seen(changes: Changes, pairs: Iterable[tuple[str, bytes]]) -> None:
     """Read changes until each key has its last value."""
     missing = dict(pairs)
     async with asyncio.timeout(READY_S):
@@ -121,26 +161,19 @@ async def _seen(
 
 
 async def _put_alone(
-    writer: KeyValueClient,
-    watcher: KeyValueClient,
-    pairs: Sequence[tuple[str, bytes]],
-    spent: Callable[[], float],
-) -> Figures:
-    """Put values one at a time; measure the put, and the time until the other client has it."""
-    changes = watcher.changes()
-    took, arrived, before = list[int](), list[int](), spent()
+    writer: KeyValueClient, changes: Changes, count: int
+) -> tuple[list[int], list[int]]:
+    """Put values one at a time; return the times of puts, and until the other client has each."""
+    took, arrived = list[int](), list[int]()
     async with asyncio.timeout(READY_S * 2):
-        for number, (key, _) in enumerate(pairs):
+        for number in range(count):
             value, began = b"alone%d" % number, perf_counter_ns()
-            await writer.put(key, value)
+            await writer.put("key.0", value)
             took.append(perf_counter_ns() - began)
             while (await anext(changes))[1] != value:
                 pass
             arrived.append(perf_counter_ns() - began)
-    cpu_us = (spent() - before) / len(pairs) * 1e6
-    figures = {f"put_{name}": value for name, value in percentiles_ms(took).items()}
-    figures |= {f"watch_{name}": value for name, value in percentiles_ms(arrived).items()}
-    return figures | {"put_cpu_us": cpu_us}
+    return took, arrived
 
 
 async def _get(table: KeyValueClient, keys: int) -> Figures:
