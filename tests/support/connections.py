@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from skipring.api.connection import Connection
 from skipring.api.session import Session, new_session
 from skipring.api.subscription import Subscription
+from skipring.net.addresses import LOOPBACK
 from skipring.node.drain import DRAIN_S
 from skipring.testing import Cluster
 
@@ -43,9 +46,13 @@ def inspected(
     data_dir: str | Path | None = None,
     name: str | None = None,
     drain_s: float = DRAIN_S,
+    **others: Any,  # noqa: ANN401  (settings of the node)
 ) -> InspectedConnection:
-    """Return a connection as ``skipring.connect`` does."""
+    """Return a connection as ``skipring.connect`` does, with other settings of its node."""
     session = new_session(url, tick_s=tick_s, data_dir=data_dir, name=name, drain_s=drain_s)
+    if others:
+        settings = replace(session.settings, **others)
+        session = Session(settings, listen=(LOOPBACK, 0), data_dir=None, name=session.name)
     return InspectedConnection(session)
 
 
