@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import skipring
+from skipring.api import key_value_session
 from skipring.api.connection import Connection
 from skipring.api.key_value_session import KeyValueSession
 from skipring.api.keyvalue import BYTES, KeyValue
@@ -98,7 +99,23 @@ async def test_view_of_a_topic_that_is_compacted_later_has_its_values() -> None:
             assert values(view) == {"k": b"2"}
 
 
-async def test_own_lease_that_is_not_renewed_ends_on_time_at_a_node_without_others() -> None:
+class StoppedTimer:
+    """Timer that never calls its function."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def start(self) -> None:
+        """Start nothing."""
+
+    def stop(self) -> None:
+        """Stop nothing."""
+
+
+async def test_own_lease_that_is_not_renewed_ends_between_ticks_without_other_publications(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(key_value_session, "Timer", StoppedTimer)
     async with Cluster(n=0) as cluster, to(cluster) as node:
         session = session_of(node)
         await session.open()
@@ -106,7 +123,7 @@ async def test_own_lease_that_is_not_renewed_ends_on_time_at_a_node_without_othe
         watch = view.watch("worker/7")
         await session.write_lease("worker/7", b"here", 0.2)
         assert not (await anext(watch)).deleted
-        async with asyncio.timeout(5):  # no other publication wakes up the view
+        async with asyncio.timeout(DEADLINE_S / 2):
             assert (await anext(watch)).deleted
         assert len(view) == 0
         await session.close()

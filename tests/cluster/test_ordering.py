@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,16 @@ import skipring
 from skipring import blocking
 from skipring.api import ordered_reader
 from skipring.core.batches import BatchRecord, RecordBatch
-from skipring.core.events import Received
+from skipring.core.effects import Effect
+from skipring.core.events import Event, Received, SyncRequested
 from skipring.core.messages import Publications
 from skipring.core.publications import COUNTER_BITS
+from skipring.core.subscriber import Subscriber
 from skipring.errors import CursorError, InputError
 from skipring.order.gaps import Gap, GapReason, Release
 from skipring.order.publisher_order import PublisherOrder
 from skipring.testing import Cluster
+from tests.support.connections import to
 from tests.support.rings import DEADLINE_S, TOPIC
 from tests.support.scenes import inside
 
@@ -114,6 +118,63 @@ async def test_missing_publication_that_no_member_has_is_a_gap(cluster: Cluster,
         assert [(before.seq, before.late), (after.seq, after.late)] == [(0, False), (6, False)]
         assert gap == skipring.Gap("p", 0, 1, 5, GapReason.ABSENT)
         assert news.gaps.missing == 5
+
+
+@inside(Cluster, n=2, tick_s=TICK_S, topic=TOPIC)
+async def test_missing_publication_that_the_policy_has_removed_is_a_gap_before_the_wait(
+    cluster: Cluster, /
+) -> None:
+    await cluster.wait_healthy(DEADLINE_S)
+    async with (
+        skipring.connect(cluster.url, tick_s=TICK_S, policy_delay_s=0) as node,
+        node.subscribe(cluster.topic, order="publisher", wait=3600) as news,
+    ):
+        await node.charter(cluster.topic).set(max_count=8)
+        host, now = cluster.node(cluster.nodes[0]), time.time_ns() // 1000
+        for first in (0, 6):
+            record = BatchRecord(b"x", now)
+            batch = RecordBatch.of([record], publisher="p", first=first, topic=TOPIC)
+            host.dispatch(TOPIC, Received(Publications((batch,)), "p"))
+        items = news.with_gaps()
+        async with asyncio.timeout(DEADLINE_S):
+            before = await anext(items)
+            await publish(cluster, 40, 1)
+            while not isinstance(gap := await anext(items), skipring.Gap):
+                pass
+        assert isinstance(before, skipring.Publication)
+        assert (before.publisher, before.seq) == ("p", 0)
+        assert gap == skipring.Gap("p", 0, 1, 5, GapReason.EXPIRED)
+
+
+@inside(Cluster, n=2, tick_s=TICK_S, topic=TOPIC)
+async def test_reader_that_misses_a_publication_asks_its_neighbours(cluster: Cluster, /) -> None:
+    await cluster.wait_healthy(DEADLINE_S)
+    async with (
+        to(cluster) as node,
+        node.subscribe(cluster.topic, order="publisher", wait=3600) as news,
+    ):
+        await news.synced(DEADLINE_S)
+        counts, machine = Counter[type[Event]](), node.session.host.machine(TOPIC)
+        assert machine is not None
+        handle = Subscriber.handle
+
+        def counted(each: Subscriber, event: Event) -> list[Effect]:
+            counts[type(event)] += each is machine
+            return handle(each, event)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Subscriber, "handle", counted)
+            for first in (0, 6):
+                batch = RecordBatch.of(
+                    [BatchRecord(b"x", 1)], publisher="p", first=first, topic=TOPIC
+                )
+                cluster.node(cluster.nodes[0]).dispatch(
+                    TOPIC, Received(Publications((batch,)), "p")
+                )
+            assert await news.read(DEADLINE_S) is not None
+            waiting = asyncio.create_task(news.read(DEADLINE_S))
+            await cluster.until(lambda: counts[SyncRequested] > 0, DEADLINE_S)
+            waiting.cancel()
 
 
 @inside(Cluster, n=3, tick_s=TICK_S, topic=TOPIC)
