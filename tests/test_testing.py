@@ -41,6 +41,19 @@ def test_cluster_becomes_healthy_and_in_sync() -> None:
     asyncio.run(scene())
 
 
+def test_views_of_a_cluster_agree() -> None:
+    async def scene() -> None:
+        async with (
+            Cluster(n=2) as cluster,
+            cluster.keyvalue("settings") as one,
+            cluster.keyvalue("settings") as two,
+        ):
+            await one.put("rate", b"10")
+            await cluster.until(lambda: two.get("rate") == one.get("rate"), DEADLINE_S)
+
+    asyncio.run(scene())
+
+
 def test_survivors_still_exchange_publications_when_a_node_is_killed() -> None:
     async def scene() -> None:
         async with Cluster(n=5) as cluster:

@@ -6,8 +6,8 @@ It injects the faults of ``skipring chaos`` with direct calls instead of request
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
@@ -22,10 +22,13 @@ from skipring.admin.inspector import ring_state
 from skipring.admin.local_cluster import (
     ForeignView,
     RestartableSupervisor,
+    allow_files_of,
     known_addresses,
     member_statuses,
     root_violations,
 )
+from skipring.api.connection import connect
+from skipring.api.keyvalue import KeyValue
 from skipring.core.batches import BatchRecord
 from skipring.core.effects import Deliver
 from skipring.core.log import MemoryLog
@@ -37,7 +40,6 @@ from skipring.core.subscriber import Subscriber
 from skipring.errors import InputError
 from skipring.net.addresses import LOOPBACK, supervisor_of
 from skipring.node.host import NodeHost
-from skipring.node.process import allow_files
 from skipring.node.settings import FLUSHES_PER_TICK, NodeSettings
 from skipring.node.status_server import node_status
 from skipring.node.supervisor_host import SupervisorHost
@@ -52,10 +54,6 @@ from skipring.world.snapshot import Snapshot
 # Guess and measurement: a tick of a node costs 0.5 ms, so all nodes take a quarter of the time.
 TICK_S: Final = 0.05
 TICK_OF_A_NODE_S: Final = 0.002
-# Measured: a node has 7 open files in a ring that has formed, and 22 after A15 at n=200.
-FILES_OF_A_NODE: Final = 8
-FILES_OF_A_NODE_MAX: Final = 64
-FILES_ASIDE: Final = 256  # Guess: open files of the rest of the process.
 POLL_S: Final = 0.01  # Guess: soon enough, and a large ring is still judged rarely.
 JUDGING_SHARE: Final = 4  # Guess: judging takes a quarter of the time at most.
 NAMED_MAX: Final = 5  # Guess: more violations in an error are not read.
@@ -126,7 +124,7 @@ class Cluster:
         return self._data_dir / name if self._data_dir is not None else None
 
     async def __aenter__(self) -> Self:
-        _allow_files(self._n)
+        allow_files_of(self._n)
         try:
             for seat in self._seats:
                 await seat.start()
@@ -238,6 +236,16 @@ class Cluster:
         """Publish at a node; return the id."""
         (made,) = await self.node(name).publish(self.topic, BatchRecord(payload))
         return made
+
+    @asynccontextmanager
+    async def keyvalue(self, topic: TopicId) -> AsyncIterator[KeyValue[bytes]]:
+        """Yield a key-value view of a topic, at a node that joins its ring for the block."""
+        tick_s = self._settings.tick_s
+        async with (
+            connect(self.url, tick_s=tick_s, drain_s=0, policy_delay_s=0) as node,
+            node.keyvalue(topic) as view,
+        ):
+            yield view
 
     # -- start and stop supervisors ----------------------------------------------------------
 
@@ -429,17 +437,6 @@ class Cluster:
         if name not in self._nodes:
             raise InputError(f"no live node {name}; the live nodes are {', '.join(self.nodes)}")
         return name
-
-
-def _allow_files(n: int) -> None:
-    """Increase the limit of open files for a cluster; raise InputError if it stays too low."""
-    needed = FILES_ASIDE + FILES_OF_A_NODE * n
-    allowed = allow_files(FILES_ASIDE + FILES_OF_A_NODE_MAX * n)
-    if allowed < needed:
-        raise InputError(
-            f"a cluster of {n} nodes opens about {needed} files, and {allowed} are allowed; raise "
-            "the limit (ulimit -Hn), or use fewer nodes"
-        )
 
 
 async def _end(node: NodeHost, store: LogStore | None) -> None:
