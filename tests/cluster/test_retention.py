@@ -114,6 +114,10 @@ async def test_member_away_for_longer_than_the_grace_resurrects_nothing(
         since = time.time_ns() // 1000 + offset_us - HOUR_US
         return retention is not None and retention.last_confirmed > since
 
+    def returning() -> skipring.Connection:  # type: ignore[name-defined]
+        data_dir = tmp_path / "returning"
+        return skipring.connect(cluster.url, tick_s=0.05, drain_s=0, data_dir=data_dir)
+
     monkeypatch.setattr(NodeSettings, "clocks", clocks)
     async with (
         Cluster(n=7, topic="t", data_dir=tmp_path) as cluster,
@@ -122,6 +126,9 @@ async def test_member_away_for_longer_than_the_grace_resurrects_nothing(
     ):
         await view.put_many({f"k{number}": b"old" for number in range(12)})
         await view.ready()
+        async with returning() as member, member.keyvalue("t") as before:
+            await before.ready()
+            assert before.keys() == view.keys()
         logs = {name: machine_of(cluster, name).replica.log for name in cluster.nodes}
         await cluster.until(lambda: all(log.records == 13 for log in logs.values()))
         away = cluster.nodes[3]
@@ -142,3 +149,6 @@ async def test_member_away_for_longer_than_the_grace_resurrects_nothing(
         await cluster.until(lambda: not retention.is_stale, DEADLINE_S)
         assert all(log.records == 7 for log in logs.values())
         assert view.keys() == [f"k{number}" for number in (10, 11, 6, 7, 8, 9)]
+        async with returning() as member, member.keyvalue("t") as after:
+            await cluster.until(lambda: after.keys() == view.keys(), DEADLINE_S)
+        assert all(log.records == 7 for log in logs.values())
