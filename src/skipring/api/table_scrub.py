@@ -11,7 +11,7 @@ from skipring.api.reader import DeliveredPublication, stored_publications
 from skipring.core.batches import RECORDS_MAX
 from skipring.core.log import Log
 from skipring.core.retention.member import Retention
-from skipring.core.retention.retained import NewestRecord, RetainedRows
+from skipring.core.retention.retained import RetainedRows
 
 KEYS_AT_ONCE: Final = 4096  # Measured: one step takes 4 ms.
 
@@ -59,9 +59,9 @@ class TableScrub:
         newest = rows.newest(key.encode(errors="surrogateescape"))
         if newest is None:
             return table.forget(key)
-        known = table.revision(key)
+        known, at = table.revision(key), newest[3]
         is_equal = known is not None and (known.time, known.publisher, known.seq) == newest[:3]
-        if is_equal or newest.offset >= offset or (write := _stored(log, newest)) is None:
+        if is_equal or at >= offset or (write := _stored(log, at, newest[2])) is None:
             return None
         forgotten, written = table.forget(key), table.apply(write, now)
         if forgotten is None or written is None:
@@ -69,8 +69,8 @@ class TableScrub:
         return Change(key, written.entry, forgotten.before)
 
 
-def _stored(log: Log, newest: NewestRecord) -> DeliveredPublication | None:
-    """Return the stored record of the index, or None if it cannot be read."""
-    wanted = range(newest.offset, newest.offset + RECORDS_MAX)
-    _, publications = next(stored_publications(log, wanted), (None, []))
-    return next((each for each in publications if each.seq == newest.seq), None)
+def _stored(log: Log, offset: int, number: int) -> DeliveredPublication | None:
+    """Return the record with a number of the batch at an offset; None if it cannot be read."""
+    batches = stored_publications(log, range(offset, offset + RECORDS_MAX))
+    _, publications = next(batches, (None, []))
+    return next((each for each in publications if each.seq == number), None)

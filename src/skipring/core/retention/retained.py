@@ -133,7 +133,7 @@ class Dropped(NamedTuple):
     batch: RecordBatch | None
 
 
-class NewestRecord(NamedTuple):
+class _Newest(NamedTuple):
     """Newest record of a key, and the offset of its batch."""
 
     time: int
@@ -187,7 +187,7 @@ class RetainedRows:
         self.stamps = StampIndex()
         # Offsets that are not read yet.
         self._next, self._end = 0, self._log.end if end is None else end
-        self._newest: dict[bytes, NewestRecord] = {}
+        self._newest: dict[bytes, _Newest] = {}
         self._holders: dict[bytes, int] = {}  # other batches with a record of the key
         self._live: dict[int, _Live] = {}  # of batches with several records
         self._deleted: dict[bytes, bool] = {}  # deleted keys; True: the tombstone has expired
@@ -224,8 +224,8 @@ class RetainedRows:
         """Return the keys with a record."""
         return list(self._newest)
 
-    def newest(self, key: bytes) -> NewestRecord | None:
-        """Return the place of the newest record of a key, or None."""
+    def newest(self, key: bytes) -> tuple[int, str, int, int] | None:
+        """Return time, publisher, number and offset of the newest record of a key, or None."""
         return self._newest.get(key)
 
     def build(self, batches: int) -> None:
@@ -288,21 +288,21 @@ class RetainedRows:
                 return False
             self._release(known)
         revision = write.revision
-        self._newest[key] = NewestRecord(revision.time, revision.publisher, revision.seq, offset)
+        self._newest[key] = _Newest(revision.time, revision.publisher, revision.seq, offset)
         self._deleted.pop(key, None)
         if write.is_deleted:
             self._deleted[key] = False
             heappush(self._expiring, (revision.time, key))
         return True
 
-    def _is_superseded(self, revision: Revision, known: NewestRecord) -> bool:
+    def _is_superseded(self, revision: Revision, known: _Newest) -> bool:
         place = (revision.time, revision.publisher, revision.seq)
         if place != known[:3]:
             return place < known[:3]
         entry = self._log.read(known.offset)  # two processes with one name and number
         return entry is not None and revision.id < entry.batch.id
 
-    def _release(self, newest: NewestRecord) -> None:
+    def _release(self, newest: _Newest) -> None:
         """Decrement the live keys of the batch that had the newest record of a key."""
         live = self._live.get(newest.offset, _Live(1, newest.time))
         if live.keys > 1:
