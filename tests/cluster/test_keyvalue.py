@@ -129,7 +129,9 @@ async def test_write_from_the_future_does_not_win_at_other_members() -> None:
     ):
         await first.put("k", b"1")
         async with two.keyvalue(TOPIC) as ahead:
-            await until_value(cluster, ahead, "k", b"1")
+            await ahead.ready(DEADLINE_S)
+            await first.ready(DEADLINE_S)
+            assert value_of(ahead, "k") == b"1"
             await ahead.put("k", b"from the future")
             machine = one.session.host.machine(TOPIC)
             assert machine is not None
