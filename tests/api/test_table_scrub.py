@@ -156,6 +156,20 @@ def test_values_in_quarantine_are_absent_and_return_from_it() -> None:
     assert view.values() == {"a": b"value 1"}
 
 
+def test_values_in_quarantine_that_are_read_later_are_absent() -> None:
+    host = member(Policy(compact=True))
+    view = View(host)
+    arrives(host, batch := row(1, NOW, b"a"), row(2, NOW, b"b"))
+    offset = host.machine.replica.offset_of(batch.id)
+    assert offset is not None
+    retention_of(host).hide(offset, batch)
+    assert view.scrub() == []
+    view.read()
+    assert sorted(view.values()) == ["a", "b"]
+    assert [each.key for each in view.scrub()] == ["a"]
+    assert view.values() == values_of_a_newcomer(host) == {"b": b"value 2"}
+
+
 def test_one_step_compares_a_bounded_number_of_keys() -> None:
     host = member(Policy(compact=True))
     view = View(host)

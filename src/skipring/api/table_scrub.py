@@ -27,7 +27,8 @@ class TableScrub:
         self._table = table
         self._left: Iterator[str] | None = None  # keys to compare
         self._is_of_index = False  # the keys are those of the index
-        self._compared: tuple[int, ...] = ()  # counts when the last comparison began
+        self._counts: tuple[int, ...] = ()  # of the log and the index, when a change was seen
+        self._due: int | None = None  # compare once the table has read up to this offset
 
     def step(self, retention: Retention, log: Log, offset: int, now: int) -> list[Change[bytes]]:
         """Compare the next keys; return the changes of the table.
@@ -37,12 +38,13 @@ class TableScrub:
         rows = retention.rows
         if rows is None or not rows.policy.compact or not rows.is_complete:
             return []
+        counts = log.end - log.records, len(retention.quarantine.returned), rows.keys
+        if self._due is None and counts != self._counts:
+            self._counts, self._due = counts, log.end
         if self._left is None:
-            counts = log.end - log.records, len(retention.quarantine.returned), rows.keys
-            if counts == self._compared:
+            if self._due is None or offset < self._due:
                 return []
-            self._compared = counts
-            self._left, self._is_of_index = iter(self._table.known_keys()), False
+            self._left, self._is_of_index, self._due = iter(self._table.known_keys()), False, None
         keys = list(islice(self._left, KEYS_AT_ONCE))
         changes = [self._compare(key, rows, log, offset, now) for key in keys]
         if len(keys) < KEYS_AT_ONCE:
