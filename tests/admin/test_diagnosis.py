@@ -18,10 +18,11 @@ from skipring.admin.diagnosis import (
 )
 from skipring.admin.inspector import Inspection, TopicContents, open_inspector
 from skipring.core.peers import NodeId
+from skipring.core.retention.charter import Charter, Policy
 from skipring.core.state import SubscriberState, SupervisorState, legitimate_state
 from skipring.errors import InputError
 from skipring.testing import Cluster
-from skipring.wire.rpc import ChangeEntry, ChangePage, NodeHealth
+from skipring.wire.rpc import ChangeEntry, ChangePage, NodeHealth, TopicTerms
 from skipring.world.adversaries.builders import database_of
 from skipring.world.legitimacy import Layer
 from skipring.world.snapshot import Snapshot
@@ -227,6 +228,25 @@ def test_quarantined_records_and_incarnations_ahead_are_only_warnings() -> None:
         "a has found 1 damaged or missing record since it started",
         "a",
     ]
+
+
+def test_stored_batches_from_the_future_make_a_topic_unhealthy() -> None:
+    diagnosis = diagnose(seen(health=NodeHealth(terms=TopicTerms(future=7))))
+    assert not diagnosis.is_healthy
+    (text,) = texts(diagnosis, Layer.PROCESSES)
+    assert text == "a hides 7 stored batches with times in the future"
+
+
+@pytest.mark.parametrize(("days", "warns"), [(0, False), (14, False), (16, True)])
+def test_member_without_a_confirmation_for_half_of_the_grace_is_a_warning(
+    days: int, warns: bool
+) -> None:
+    charter = Charter(stamp=1, policy=Policy(compact=True, tombstones_s=30 * 86_400))
+    time = 10**15
+    terms = TopicTerms(acting=charter, confirmed=time - days * 86_400 * 1_000_000)
+    diagnosis = diagnose(seen(health=NodeHealth(time=time, terms=terms)))
+    assert diagnosis.is_healthy
+    assert [f"for {days}.0 days" in each for each in diagnosis.warnings] == [True] * warns
 
 
 def test_clock_one_minute_from_the_median_is_a_warning() -> None:

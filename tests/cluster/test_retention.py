@@ -13,6 +13,8 @@ from textwrap import dedent
 import pytest
 
 import skipring
+from skipring.admin.diagnosis import diagnose
+from skipring.admin.inspector import TopicContents, open_inspector
 from skipring.core.subscriber import Subscriber
 from skipring.node.settings import NodeSettings
 from skipring.testing import Cluster
@@ -152,3 +154,50 @@ async def test_member_away_for_longer_than_the_grace_resurrects_nothing(
         async with returning() as member, member.keyvalue("t") as after:
             await cluster.until(lambda: after.keys() == view.keys(), DEADLINE_S)
         assert all(log.records == 7 for log in logs.values())
+
+
+async def test_clock_step_and_a_kill_of_all_members_lose_no_acknowledged_publication(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offset_us = HOUR_US
+
+    def clocks(_: NodeSettings) -> tuple[int, int]:
+        return time.time_ns() // 1000 + offset_us, time.monotonic_ns() // 1000
+
+    def hidden(name: str) -> int:
+        retention = machine_of(cluster, name).replica.retention
+        return len(retention.quarantine.early) if retention is not None else 0
+
+    monkeypatch.setattr(NodeSettings, "clocks", clocks)
+    async with Cluster(n=3, topic="t", data_dir=tmp_path / "ring") as cluster:
+        async with (
+            skipring.connect(cluster.url, tick_s=TICK_S, drain_s=0) as node,
+            node.subscribe("t", start="new") as topic,
+        ):
+            await node.charter("t").set(max_bytes=MIB)
+            logs = [machine_of(cluster, name).replica.log for name in cluster.nodes]
+            for payload in (b"first", b"second"):
+                await topic.publish(payload, replicas=2, timeout=DEADLINE_S)
+            await cluster.until(lambda: all(log.records == 3 for log in logs), DEADLINE_S)
+        offset_us = 0  # all clocks are set back
+        everything = [2, 2, 2]  # without the charter, which has the time of the machine
+        await cluster.until(lambda: [*map(hidden, cluster.nodes)] == everything, DEADLINE_S)
+        assert all(log.records == 3 for log in logs)
+        async with open_inspector([cluster.supervisor().address], "t") as inspector:
+            found = diagnose(await inspector.inspect(TopicContents.DIFFERENCES))
+            assert not found.is_healthy
+            assert any("times in the future" in each.text for each in found.violations)
+        departure = await cluster.node("n00").departures.drain("t", DEADLINE_S)
+        assert (departure.receiver is None, departure.unconfirmed) == (False, 2)
+        for name in list(cluster.nodes):
+            cluster.kill(name)
+            await cluster.restart(name)
+        offset_us = 2 * HOUR_US
+        async with (
+            skipring.connect(cluster.url, tick_s=TICK_S, drain_s=0) as node,
+            node.subscribe("t") as topic,
+        ):
+            await cluster.until(lambda: machine_of(cluster, "n00").count == 3, DEADLINE_S)
+            await topic.synced(DEADLINE_S)
+            payloads = [each.payload for each in await topic.read_available()]
+            assert sorted(payloads) == [b"first", b"second"]

@@ -20,6 +20,7 @@ from skipring.core.replica import FAR_BEHIND, UNINDEXED_MAX, Replica
 from skipring.core.scrub import Scrubber
 from skipring.core.state import NumberState, ReplicaState
 from skipring.core.summaries import DIGEST_BYTES, EMPTY_ROOT
+from skipring.core.transfers import read_ahead
 from skipring.core.trie import RECORD_BYTES, PublicationTrie
 from tests.support.batches import batch, batch_of, opaque_batch, with_rows
 from tests.support.fake_host import FakeHost, kinds
@@ -130,7 +131,7 @@ def test_batches_are_read_in_order_of_offsets_and_returned_in_order_of_ids() -> 
     replica.recover({})
     offsets.clear()
     log.discard(7)
-    got = list(replica.read_many(replica.index().entries(), Outbox()))
+    got = list(read_ahead(replica, replica.index().entries(), Outbox()))
     assert got == sorted((row for row in rows if row != rows[7]), key=lambda row: row.id)
     assert sorted(offsets) == [*range(7), *range(8, 40)]
     at = {row.id: offset for offset, row in enumerate(rows)}
@@ -702,7 +703,7 @@ def find(replica: Replica, out: Outbox) -> None:
 
 
 def read_all(replica: Replica, out: Outbox) -> None:
-    assert len(list(replica.read_many(replica.index().entries(), out))) == 10
+    assert len(list(read_ahead(replica, replica.index().entries(), out))) == 10
 
 
 def scrub(replica: Replica, out: Outbox) -> None:

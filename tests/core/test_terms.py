@@ -8,11 +8,20 @@ from msgspec.structs import replace
 from skipring.core.batches import RecordBatch
 from skipring.core.effects import SaveTerms
 from skipring.core.events import Received
-from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, Terms, TrieEqual
+from skipring.core.messages import (
+    CheckAndPublish,
+    CheckTrie,
+    Publications,
+    PublishNew,
+    Terms,
+    TrieEqual,
+)
 from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.prefix import ALL
 from skipring.core.retention.floors import NO_FLOORS, FloorStamps
 from skipring.core.retention.member import STALE
 from skipring.core.subscriber import Subscriber
+from skipring.core.summaries import RangeSummary
 from skipring.core.terms import MET_TICKS, PARTNERS_MAX, TERMS_TICKS, is_fresh, is_same
 from tests.support.fake_host import FakeHost, sent
 from tests.support.retention import (
@@ -187,6 +196,11 @@ def test_terms_are_saved_when_the_charter_changes_and_rarely_afterwards() -> Non
 # -- stale members (rules 9 to 11) ---------------------------------------------------------------
 
 
+def empty_claim(partner: FakeHost[Subscriber]) -> CheckTrie:
+    """Return the question of a partner that has nothing."""
+    return CheckTrie(LEFT, (RangeSummary.make(ALL),), 7, terms=terms_of(partner))
+
+
 def fresh(*rows: RecordBatch) -> FakeHost[Subscriber]:
     host = member(COMPACTED, *rows)
     retention_of(host).confirm()
@@ -204,15 +218,55 @@ def test_stale_member_withholds_old_rows_from_a_fresh_one_and_quarantines_them()
     assert row(0, OLD) not in compare(host, fresh())
     assert held(host) == {1}
     assert row(0, OLD) in host.stored
-    assert list(retention_of(host).quarantine.returned) == [row(0, OLD).id]
+    assert list(retention_of(host).quarantine.hidden) == [row(0, OLD).id]
 
 
 def test_row_in_quarantine_returns_if_a_fresh_member_has_it() -> None:
     host = stale(row(0, OLD))
     compare(host, fresh())
     assert held(host) == set()
-    host.handle(Received(Publications((row(0, OLD),)), LEFT))
+    host.handle(Received(Publications((row(0, OLD),), fresh=True), LEFT))
     assert (held(host), len(host.stored)) == ({0}, 2)
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_fresh_member_refuses_old_rows_of_a_sender_that_was_stale(is_stored: bool) -> None:
+    host = stale(row(0, OLD), row(1)) if is_stored else fresh(row(1))
+    compare(host, fresh(row(1)))
+    retention_of(host).confirm()
+    for message in (Publications((row(0, OLD),)), PublishNew(row(0, OLD))):
+        host.handle(Received(message, LEFT))
+    assert held(host) == {1}
+    host.handle(Received(Publications((row(0, OLD), row(2))), LEFT))
+    assert held(host) == {1, 2}
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+def test_messages_with_rows_say_whether_their_sender_is_fresh(is_confirmed: bool) -> None:
+    host = fresh(row(0)) if is_confirmed else stale(row(0))
+    found = receives(host, empty_claim(stale()), LEFT)
+    assert [each.fresh for each in found if isinstance(each, Publications)] == [is_confirmed]
+
+
+def test_member_that_does_not_know_the_clocks_of_its_neighbours_hides_nothing() -> None:
+    host = stale(row(0, OLD))
+    retention_of(host).clock.retain(("a", "another"))
+    found = receives(host, empty_claim(fresh()), LEFT)
+    assert [each.fresh for each in found if isinstance(each, Publications)] == [False]
+    assert held(host) == {0}
+
+
+def test_row_that_a_partner_refuses_is_sent_twice_between_two_audits() -> None:
+    host = fresh(row(0))
+    message = empty_claim(fresh())
+
+    def times(count: int) -> int:
+        found = [each for _ in range(count) for each in receives(host, message, LEFT)]
+        return sum(isinstance(each, Publications) for each in found)
+
+    assert times(8) == 2
+    ticked(host, ticks=16)
+    assert times(8) == 2
 
 
 def test_scrub_and_index_leave_rows_in_quarantine_outside_the_trie() -> None:

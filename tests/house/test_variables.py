@@ -232,6 +232,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_met": (FILE, "ExchangeState.met"),
             "_node": (FIXED, "the node's name"),
             "_replica": (PART, "Replica"),
+            "_sent": (DERIVED, WRONG_TERMS),
             "_ticks": (FILE, "ExchangeState.ticks"),
         },
         "Retention": {
@@ -271,11 +272,10 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "stamps": (FILE, "FloorsState.age"),
         },
         "Quarantine": {
-            "_bytes_min": (FIXED, "a constant"),
-            "_future": (FILE, "QuarantineState.future"),
-            "_size_bytes": (DERIVED, WRONG_TERMS),
-            "evicted": (FILE, "QuarantineState.evicted"),
-            "returned": (FILE, "QuarantineState.returned"),
+            "_log": (PART, "MemoryLog"),
+            "_next": (DERIVED, WRONG_TERMS),
+            "early": (FILE, "QuarantineState.early"),
+            "hidden": (FILE, "QuarantineState.hidden"),
         },
         "RetainedRows": {
             "_log": (PART, "MemoryLog"),

@@ -37,6 +37,8 @@ SILENT_TICKS: Final = 2
 DISK_SHARE_MAX: Final = 2.5
 DISK_SLACK_BYTES: Final = 1 << 20  # Guess: smaller logs are not worth a warning.
 
+DAY_US: Final = 86_400_000_000
+
 SILENT: Final = "it does not answer"
 
 LAYERS: Final[Mapping[Layer, str]] = {
@@ -75,7 +77,8 @@ REPAIRS: Final[Mapping[Layer, str]] = {
         "(section 3.3)"
     ),
     Layer.PROCESSES: (
-        "a backfill completes by itself; an operator must stop a clone and repair a disk"
+        "a backfill completes by itself, and hidden batches appear when the clocks reach their "
+        "times; an operator must stop a clone, repair a disk and set clocks right"
     ),
     Layer.PUBLICATIONS: (
         "ring neighbours compare their tries and exchange missing publications (Algorithm 5)"
@@ -267,6 +270,9 @@ def _process_violations(node: NodeId, health: NodeHealth) -> Iterator[Violation]
         yield Violation(Layer.PROCESSES, f"{node} is not ready: {health.not_ready}")
     if health.disk_error:
         yield Violation(Layer.PROCESSES, f"{node} cannot store: {health.disk_error}")
+    if health.terms.future:
+        text = f"{node} hides {health.terms.future} stored batches with times in the future"
+        yield Violation(Layer.PROCESSES, text)
 
 
 def _record_warnings(node: NodeId, status: NodeStatus) -> Iterator[str]:
@@ -275,7 +281,7 @@ def _record_warnings(node: NodeId, status: NodeStatus) -> Iterator[str]:
         count = health.quarantined
         found = f"{count} damaged or missing record{'s' if count > 1 else ''}"
         yield f"{node} has found {found} since it started: check its disk."
-    yield from _terms_warnings(node, health.terms)
+    yield from _terms_warnings(node, health.time, health.terms)
     if health.ahead:
         yield (
             f"{node}: {health.ahead} incarnations of its name are ahead of its clock and are "
@@ -289,7 +295,7 @@ def _record_warnings(node: NodeId, status: NodeStatus) -> Iterator[str]:
         )
 
 
-def _terms_warnings(node: NodeId, terms: TopicTerms) -> Iterator[str]:
+def _terms_warnings(node: NodeId, time: int, terms: TopicTerms) -> Iterator[str]:
     """Yield the conditions of a node that delay or bend the retention of the topic."""
     if terms.ahead_us:
         where = "ahead of" if terms.ahead_us > 0 else "behind"
@@ -297,6 +303,14 @@ def _terms_warnings(node: NodeId, terms: TopicTerms) -> Iterator[str]:
         yield f"{node}: its clock is {off_s:.0f} s {where} both ring neighbours: set it right."
     if terms.stale:
         yield f"{node} was away for longer than deletions are remembered: it teaches no old values."
+    unconfirmed_us = time - terms.confirmed
+    grace_us = terms.acting.policy.tombstones_us if terms.acting is not None else None
+    if terms.confirmed and grace_us is not None and unconfirmed_us > grace_us // 2:
+        yield (
+            f"{node}: no other member has confirmed equal publications for "
+            f"{unconfirmed_us / DAY_US:.1f} days; deletions are forgotten after "
+            f"{grace_us / DAY_US:.1f} days. Repair the connections of the topic before."
+        )
     if terms.returned:
         yield (
             f"{node} has quarantined {terms.returned} batches that no other member has: their keys "

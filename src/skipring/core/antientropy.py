@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from random import Random
 from typing import Final
 
@@ -26,7 +27,7 @@ from skipring.core.scrub import Scrubber
 from skipring.core.state import RepairState, ScrubState
 from skipring.core.summaries import EMPTY_ROOT, RangeSummary, Summary
 from skipring.core.terms import TermsExchange, is_fresh, is_same
-from skipring.core.transfers import TransferTracker
+from skipring.core.transfers import TransferTracker, read_ahead
 from skipring.core.trie import BUCKET_IDS, PublicationTrie
 
 SESSIONS: Final = 1 << 8  # Guess: concurrent sessions differ; a collision costs a tick or two.
@@ -253,7 +254,7 @@ class AntiEntropy:
             chunks = [()]  # T6: the paper sends an empty Publish
         for left, chunk in enumerate(chunks, start=1 - len(chunks)):
             ends = NO_SESSION if left or answer.findings else message.session
-            out.send(message.sender, Publications(chunk, ends))
+            out.send(message.sender, Publications(chunk, ends, self._replica.is_fresh))
         if answer.findings or chunks:
             self.reset_backoff()
         self._transfers.on_sent(message.sender, message.session, sum(map(len, chunks)))
@@ -295,7 +296,8 @@ class AntiEntropy:
         self, message: Publications, sender: NodeId | None, out: Outbox
     ) -> tuple[RecordBatch, ...]:
         """Store the batches that were missing here, and return them (Publish)."""
-        added = self._replica.add(message.publications, out, origin=Origin.REPAIR)
+        batches = self._replica.trusted(message.publications, is_from_fresh=message.fresh)
+        added = self._replica.add(batches, out, origin=Origin.REPAIR)
         if added:
             self.reset_backoff()
         self._transfers.on_received(sender, len(added), is_last=message.session != NO_SESSION)
@@ -367,10 +369,10 @@ class AntiEntropy:
         to, config, entries = message.sender, self._config, answer.entries()
         spent = self._replica.chunks_spent(to)
         if self.terms is not None:
-            entries = self.terms.taught(message.terms, entries, out)
+            entries = self.terms.taught(message, entries, out)
         credit = min(config.answer_chunks, config.credit_chunks - spent)
         chunks: list[tuple[RecordBatch, ...]] = []
-        missing = self._replica.read_many(entries, out) if credit > 0 else ()
+        missing = read_ahead(self._replica, entries, out) if credit > 0 else ()
         for chunk in in_chunks(missing, config.chunk_bytes):
             if len(chunks) == credit:
                 answer.defer_after(chunks[-1][-1].id)
@@ -378,6 +380,8 @@ class AntiEntropy:
             chunks.append(chunk)
         if chunks:
             self._replica.charge(to, len(chunks))
+            if self.terms is not None:
+                self.terms.on_sent(to, chain.from_iterable(chunks))
         return chunks
 
 

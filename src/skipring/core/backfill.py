@@ -32,6 +32,7 @@ from skipring.core.limits import NUMBER_MAX, SURVEY_BITS_MAX
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.peers import NodeId
 from skipring.core.replica import Replica
+from skipring.core.retention.member import NO_TERMS
 from skipring.core.state import (
     PATIENCE_TICKS,
     BackfillRunState,
@@ -40,6 +41,7 @@ from skipring.core.state import (
     LogExtent,
     SourceProgress,
 )
+from skipring.core.terms import is_fresh
 from skipring.core.transfers import TransferTracker
 from skipring.core.trie import OFFSET_MAX
 
@@ -218,7 +220,8 @@ class BackfillClient:
         """Store the batches of a page; return True if one of them is new."""
         replica = self._replica
         complete = in_sequence(batch for batch in page.batches if batch.body)
-        new = replica.add(complete, out, origin=Origin.REPAIR)
+        batches = replica.trusted(complete, is_from_fresh=is_fresh(extent.terms))
+        new = replica.add(batches, out, origin=Origin.REPAIR)
         added = {batch.id for batch in new}
         known = [
             batch
@@ -329,7 +332,9 @@ def _chosen(run: BackfillRunState, replica: Replica, records_min: int) -> Backfi
     usual = sorted(counts.values())[-2:][:1]
     for node, number in counts.items():
         is_less = any(SHARE * number < each for each in usual)
-        is_less |= retention is not None and retention.is_ahead_of(extents[node].terms)
+        is_stale = extents[node].terms != NO_TERMS and not is_fresh(extents[node].terms)
+        # Deleted keys could return with the history of a stale member.
+        is_less |= is_stale and retention is not None and not retention.is_stale
         if ends[node] - end < records_min or SHARE * held > number or is_less:
             del run.sources[node]
     # Few prefixes: a source scans its whole log for each prefix.

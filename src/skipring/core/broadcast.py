@@ -237,7 +237,8 @@ class Broadcast:
         if not batches:
             return
         self._has_news = True
-        added = self._replica.add(batches, out, origin=Origin.SPREAD, hops=hops)
+        trusted = self._replica.trusted(batches)  # repair brings old rows, from fresh members
+        added = self._replica.add(trusted, out, origin=Origin.SPREAD, hops=hops)
         if added:
             # The received tuple: the host forwards the received bytes.
             same = batches if len(added) == len(batches) else added

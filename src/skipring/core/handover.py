@@ -2,10 +2,10 @@
 
 A holder asks a receiver about ranges of ids: a prefix and the digest of everything under it. The
 receiver confirms the equal ranges and names those that differ. The holder splits a range that
-differs, down to lists of ids, sends the publications that the receiver lacks and asks again. Both
-replicas only grow, so a confirmed range stays confirmed: a handover ends even under steady
-publishing, at a cost proportional to the difference. A receiver with a disk confirms
-after the sync.
+differs, down to lists of ids, sends the publications that the receiver lacks and asks again. A
+member drops or hides only what the policy of the topic excludes, so a confirmed range need not be
+asked about again: a handover ends even under steady publishing, at a cost proportional to the
+difference. A receiver with a disk confirms after the sync. Quarantined batches are not handed over.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from skipring.core.replica import Replica
 from skipring.core.retention.member import Retention
 from skipring.core.state import HandoversState, HandoverState
 from skipring.core.summaries import RangeSummary, Summary
+from skipring.core.transfers import read_ahead
 
 RANGES_ASKED: Final = 64  # Guess: 2 KiB of claims in a question.
 IDS_LISTED: Final = 64  # Guess: a range of at most 64 ids is listed, not split.
@@ -201,10 +202,10 @@ class Handovers:
             return False
         if retention is not None and retention.is_stale:  # it keeps its old rows (decision 0057)
             entries = self._taught(handover, entries, retention, out)
-        found = in_chunks(replica.read_many(iter(entries), out), config.chunk_bytes)
+        found = in_chunks(read_ahead(replica, iter(entries), out), config.chunk_bytes)
         chunks = list(islice(found, max(credit, 0)))
         for chunk in chunks:
-            out.send(to, Publications(chunk))
+            out.send(to, Publications(chunk, fresh=replica.is_fresh))
         replica.charge(to, len(chunks))
         is_progress = False
         for batch in chain.from_iterable(chunks):
@@ -215,7 +216,7 @@ class Handovers:
                 return False
         for key in missing:
             if replica.offset_of(key) is None:  # lost on this node too
-                del ids[key]
+                ids.pop(key, None)
                 is_progress = True
         return is_progress
 
@@ -226,12 +227,17 @@ class Handovers:
         retention: Retention,
         out: Outbox,
     ) -> list[tuple[bytes, int]]:
-        """Drop the rows from the handover that a stale member does not teach."""
+        """Drop the rows from the handover that a stale member does not teach.
+
+        A leaving member quarantines them: its host counts what was not handed over.
+        """
         taught: list[tuple[bytes, int]] = []
         for key, offset in entries:
             batch = self._replica.read(key, offset, out)
             if batch is not None and retention.withholds(batch):
                 handover.ids.pop(key, None)
+                if not handover.is_requested and retention.hide(offset, batch):
+                    self._replica.remove(key, offset)
             else:
                 taught.append((key, offset))
         return taught

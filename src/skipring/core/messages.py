@@ -151,11 +151,13 @@ class CheckAndPublish(Struct, frozen=True, array_like=True, gc=False, tag=11):
 class Publications(Struct, frozen=True, array_like=True, gc=False, tag=12):
     """Publications that the receiver is missing: the paper's Publish (Algorithm 5).
 
-    The session is the session that this message ends, or 0.
+    The session is the session that this message ends, or 0. ``fresh`` is set if the sender had
+    terms and was not stale when it sent this message (decision 0057).
     """
 
     publications: tuple[RecordBatch, ...]
     session: Session = 0
+    fresh: bool = False
 
 
 class TrieEqual(Struct, frozen=True, array_like=True, gc=False, tag=13):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice, takewhile
-from operator import itemgetter
 from typing import Final
 
 from skipring.core.batches import OVERHEAD_BYTES, BatchRecord, RecordBatch, is_reserved
@@ -20,9 +19,6 @@ from skipring.core.trie import PublicationTrie
 
 _Records = tuple[BatchRecord, ...]
 
-READ_AHEAD_MIN: Final = 16
-READ_AHEAD_MAX: Final = 4096  # Guess: 1 MiB of small batches.
-
 COUNTED_MAX: Final = 1024  # Guess: reading these batches takes about 10 ms.
 FAR_BEHIND: Final = 1 << 14  # Guess: indexing this number takes about 40 ms.
 UNREAD_FACTOR: Final = 2  # Measured: reading an id, or indexing it in order, takes a third.
@@ -33,7 +29,7 @@ _NO_PUBLICATIONS: Final = PublicationTrie()
 
 
 class Replica:
-    """Log and trie of one subscriber; the set of batches only grows (section 4.2)."""
+    """Log and trie of one subscriber; without a policy its batches only grow (section 4.2)."""
 
     __slots__ = (
         "_accepts_opaque",
@@ -320,19 +316,6 @@ class Replica:
             out.append(Discard(offset))
         return None
 
-    def read_many(self, entries: Iterator[tuple[bytes, int]], out: Outbox) -> Iterator[RecordBatch]:
-        """Yield the batches of some ids, in the order of the ids, except missing ones.
-
-        The order of ids is unrelated to that of the log. So this method reads ahead in log order,
-        and doubles the number each time: a caller that stops early wastes little.
-        """
-        count = READ_AHEAD_MIN
-        while ahead := list(islice(entries, count)):
-            count = min(2 * count, READ_AHEAD_MAX)
-            in_order = sorted(ahead, key=itemgetter(1))
-            found = {key: self.read(key, offset, out) for key, offset in in_order}
-            yield from (each for key, _ in ahead if (each := found[key]) is not None)
-
     def find(self, start: bytes, out: Outbox) -> RecordBatch | None:
         """Return the batch whose id begins with these bytes, 8 or more, or None.
 
@@ -349,11 +332,25 @@ class Replica:
             self.retention = Retention(self.log, self._config)
         return self.retention
 
-    def _admits(self, batch: RecordBatch, records: tuple[BatchRecord, ...], origin: Origin) -> bool:
+    def trusted(
+        self, batches: Sequence[RecordBatch], *, is_from_fresh: bool = False
+    ) -> Sequence[RecordBatch]:
+        """Return the batches that a sender may teach, if it was fresh or not (decision 0057).
+
+        A fresh member refuses old rows of other senders: they may be deleted keys.
+        """
+        kept = self.retention
+        if kept is None or is_from_fresh or not kept.can_refuse:
+            return batches
+        return [batch for batch in batches if not kept.is_old(batch)]
+
+    def _admits(self, batch: RecordBatch, records: _Records, origin: Origin) -> bool:
         """Return True if the terms of the topic admit a batch that is not in the trie."""
-        retention = self.ensure_retention()
-        is_own = origin is Origin.OWN and batch.publisher == self.own.node
-        return not self.reveal(batch.id) and retention.admits(batch, records, is_own=is_own)
+        retention, is_here = self.ensure_retention(), origin is Origin.OWN
+        if retention.keeps_early(batch) or self.reveal(batch.id):
+            return False
+        is_own = is_here and batch.publisher == self.own.node
+        return is_own or retention.admits(batch, records, is_new=is_here)
 
     def reveal(self, key: bytes) -> bool:
         """Move a stored batch from the quarantine to the trie; return False if it is not there."""
@@ -370,10 +367,11 @@ class Replica:
             del self._unindexed[key]
             self._unindexed = self._unindexed or None
 
-    def is_hidden(self, key: bytes, offset: int) -> bool:
-        """Return True if the batch that is stored at an offset is in quarantine."""
-        hidden = self.retention.quarantine.returned if self.retention is not None else {}
-        return hidden.get(key) == offset
+    @property
+    def is_fresh(self) -> bool:
+        """Return True if this member has terms and is not stale."""
+        kept = self.retention
+        return kept is not None and not (kept.is_stale or kept.is_unsure)
 
     @property
     def terms(self) -> bytes:
@@ -407,7 +405,7 @@ class Replica:
         right, indexed = stored | (self._unindexed or {}), dict(self._trie.entries())
         wrong = {key: offset for key, offset in indexed.items() if right.get(key) != offset}
         waiting = self._unindexed or {}
-        indexed |= dict.fromkeys(self.retention.quarantine.returned, 0) if self.retention else {}
+        indexed |= dict.fromkeys(self.retention.quarantine.hidden, 0) if self.retention else {}
         missing = [key for key in stored if key not in indexed and key not in waiting]
         return ReplicaState(
             numbers=self._wrong_numbers(),

@@ -69,9 +69,9 @@ class Scrubber:
         page = replica.log.read_page(self._offset, end, limits)
         replica.record_numbers(entry.batch for entry in page.entries)
         for offset, _, batch in page.entries:
-            if replica.is_hidden(batch.id, offset):
-                continue
             records = _records_of(batch, replica)
+            if records is not None and self._hides(offset, batch):
+                continue
             is_sound = records is not None
             self._found += self._is_in_order(batch.id, offset, out, is_genuine=is_sound)
             if records is not None and is_reserved(records):
@@ -82,6 +82,16 @@ class Scrubber:
             if replica.retention is not None:
                 replica.retention.restart_rows(replica.end)
             self._begin()
+
+    def _hides(self, offset: int, batch: RecordBatch) -> bool:
+        """Return True if a stored batch is in quarantine, or goes there now."""
+        retention = self._replica.retention
+        if retention is None or retention.quarantine.has(batch.id, offset):
+            return retention is not None
+        is_early = retention.needs_scrub and retention.hides_early(offset, batch)
+        if is_early:
+            self._replica.remove(batch.id, offset)
+        return is_early
 
     def _is_in_order(self, key: bytes, offset: int, out: Outbox, *, is_genuine: bool) -> bool:
         """Index a sound batch, quarantine a corrupt or duplicate one; return True if sound."""

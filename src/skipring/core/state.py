@@ -336,7 +336,7 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
     def trie(self) -> PublicationTrie:
         """Build v.T: the trie of the publications, with the wrong digests."""
         terms = self.memory.terms if self.memory is not None else None
-        hidden = terms.quarantine.returned if terms is not None else {}
+        hidden = terms.quarantine.hidden if terms is not None else {}
         entries = MemoryLog(self.publications).entries()
         trie = PublicationTrie()
         trie.add_many((key, at) for key, at in entries if hidden.get(key) != at)

@@ -16,7 +16,7 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Drop, Origin, Outbox, SaveTerms
 from skipring.core.events import Tick
 from skipring.core.limits import NUMBER_MAX
-from skipring.core.messages import Terms
+from skipring.core.messages import CheckAndPublish, CheckTrie, Terms
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.replica import Replica
 from skipring.core.retention.charter import charter_of
@@ -29,6 +29,8 @@ TERMS_TICKS: Final = 64  # Guess: ticks between two Terms to a ring neighbour.
 MET_TICKS: Final = 8  # Guess: an exchange is over by then, or its messages were lost.
 PARTNERS_MAX: Final = 128  # Limit: a member has 20 neighbours in a ring of 1,000.
 TAUGHT_MAX: Final = 1024  # Guess: a stale member reads this number of batches in 10 ms.
+SENT_TIMES: Final = 2  # Guess: a partner that still lacks a batch refuses it, perhaps by its clock.
+SENT_MAX: Final = 4096  # Limit: batches sent since the last audit, in memory.
 COMPARISONS_MIN: Final = 8  # rule 11: 4 ceil(log2 n) + 8 comparisons
 COMPARISONS_LEVEL: Final = 4
 
@@ -54,6 +56,7 @@ class TermsExchange:
         "_met",
         "_node",
         "_replica",
+        "_sent",
         "_ticks",
     )
 
@@ -66,6 +69,7 @@ class TermsExchange:
         self._met: dict[NodeId, int] = {}  # partners, with the ticks in which they may compare
         self._known: tuple[bytes, ...] = ()  # charters at the last tick
         self._ticks = 0  # until the next Terms to the ring neighbours
+        self._sent: dict[tuple[NodeId, bytes], int] = {}  # times, since the last audit
 
     # -- periodic actions --------------------------------------------------------------------
 
@@ -91,8 +95,8 @@ class TermsExchange:
         if not ring_neighbours and not retention.is_stale:
             retention.confirm()
         self._announce(ring_neighbours, retention, out)
-        if len(retention.quarantine):
-            self._replica.add(retention.due(), out, origin=Origin.REPAIR)
+        for key in retention.quarantine.due(retention.clock.horizon):
+            self._replica.reveal(key)
 
     def _announce(
         self, ring_neighbours: Sequence[NodeId], retention: Retention, out: Outbox
@@ -129,7 +133,9 @@ class TermsExchange:
             return
         if retention is None or not replica.is_idle:
             return
-        dropped = retention.next_drops(batches, confirmed) + retention.early(batches)
+        for key, offset in retention.hide_early(batches):
+            replica.remove(key, offset)
+        dropped = retention.next_drops(batches, confirmed)
         for offset, batch in dropped:
             if batch is not None:
                 replica.remove(batch.id, offset)
@@ -139,6 +145,7 @@ class TermsExchange:
 
     def audit(self) -> None:
         """Derive the charter again, and admit quarantined batches that belong in the trie."""
+        self._sent = {}
         retention = self._replica.retention
         for key in retention.audit() if retention is not None else ():
             self._replica.reveal(key)
@@ -225,23 +232,36 @@ class TermsExchange:
         return COMPARISONS_LEVEL * min(max(self._levels, 0), 64) + COMPARISONS_MIN
 
     def taught(
-        self, terms: bytes, entries: Iterable[tuple[bytes, int]], out: Outbox
+        self,
+        message: CheckTrie | CheckAndPublish,
+        entries: Iterable[tuple[bytes, int]],
+        out: Outbox,
     ) -> Iterator[tuple[bytes, int]]:
         """Yield the entries that this node sends to a partner that lacks them (rule 10).
 
-        A stale node withholds old rows from a fresh partner and quarantines them.
+        A stale node withholds old rows from a fresh partner and quarantines them, once it is sure
+        that it is stale. Batches that the partner has refused are sent again after the next audit.
         """
-        replica, retention = self._replica, self._replica.retention
-        if retention is None or not (retention.is_stale and is_fresh(terms)):
+        replica, retention, to = self._replica, self._replica.retention, message.sender
+        entries = (each for each in entries if self._sent.get((to, each[0]), 0) < SENT_TIMES)
+        is_sure = retention is not None and retention.is_stale and not retention.is_unsure
+        if retention is None or not (is_sure and is_fresh(message.terms)):
             yield from entries
             return
         for key, offset in list(islice(entries, TAUGHT_MAX)):
             batch = replica.read(key, offset, out)
             if batch is not None and not retention.withholds(batch):
                 yield key, offset
-            elif batch is not None:
+            elif batch is not None and retention.hide(offset, batch):
                 replica.remove(key, offset)
-                retention.hide(offset, batch)
+
+    def on_sent(self, node: NodeId, batches: Iterable[RecordBatch]) -> None:
+        """Count the batches that were sent to a partner."""
+        for batch in batches:
+            place = node, batch.id
+            self._sent[place] = self._sent.pop(place, 0) + 1
+        while len(self._sent) > SENT_MAX:
+            del self._sent[next(iter(self._sent))]
 
     # -- state as a value --------------------------------------------------------------------
 
@@ -264,7 +284,7 @@ def load_terms(replica: Replica, state: TermsState) -> None:
     """Replace clocks, floors and quarantine of a replica; the value may be corrupted."""
     retention = replica.ensure_retention()
     retention.load(state)
-    for key, offset in retention.quarantine.returned.items():
+    for key, offset in retention.quarantine.hidden.items():
         replica.remove(key, offset)
 
 

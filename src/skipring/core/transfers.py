@@ -5,9 +5,20 @@ No other session transfers the same publications meanwhile (T8).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+from operator import itemgetter
+from typing import Final
+
+from skipring.core.batches import RecordBatch
 from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Outbox
 from skipring.core.peers import NodeId
+from skipring.core.replica import Replica
 from skipring.core.state import TransferState
+
+READ_AHEAD_MIN: Final = 16
+READ_AHEAD_MAX: Final = 4096  # Guess: 1 MiB of small batches.
 
 
 class TransferTracker:
@@ -102,3 +113,19 @@ class TransferTracker:
         self._source, self._source_ticks = state.source, state.source_ticks
         self._received_ticks, self._rest_ticks = state.received_ticks, state.rest_ticks
         self._served = dict(state.served) or None
+
+
+def read_ahead(
+    replica: Replica, entries: Iterator[tuple[bytes, int]], out: Outbox
+) -> Iterator[RecordBatch]:
+    """Yield the batches of some ids, in the order of the ids, except missing ones.
+
+    The order of ids is unrelated to that of the log. So read ahead in log order, and double the
+    number each time: a caller that stops early wastes little.
+    """
+    count = READ_AHEAD_MIN
+    while ahead := list(islice(entries, count)):
+        count = min(2 * count, READ_AHEAD_MAX)
+        in_order = sorted(ahead, key=itemgetter(1))
+        found = {key: replica.read(key, offset, out) for key, offset in in_order}
+        yield from (each for key, _ in ahead if (each := found[key]) is not None)

@@ -110,8 +110,7 @@ class Departures:
                 drained = await self._end(topic, end)
             if drained.node is None:
                 return self._left_alone(topic, has_members=drained.absent)
-            left = 0 if everything else self.own_counts[topic]
-            return Departure(drained.node, left, left)
+            return self._handed_over(topic, drained.node, everything=everything)
         except TimeoutError:
             left = self.not_handed_over(topic)
             # Own publications may be in ranges that are confirmed.
@@ -120,6 +119,16 @@ class Departures:
             self._ends.pop(topic, None)
             self.own_batches.pop(topic, None)
             del self.own_counts[topic]
+
+    def _handed_over(self, topic: TopicId, receiver: NodeId, *, everything: bool) -> Departure:
+        """Return the result of a drain with a receiver; quarantined batches stay here."""
+        hidden, own = _hidden(self._topics.machine(topic)), self.own_batches[topic]
+        own_hidden, count = sum([own.get(key, 0) for key in hidden]), sum(hidden.values())
+        if everything:
+            return Departure(receiver, count, own_hidden)
+        return Departure(
+            receiver, count - own_hidden + self.own_counts[topic], self.own_counts[topic]
+        )
 
     def not_handed_over(self, topic: TopicId) -> int:
         """Return an upper bound of the publications that no remaining member has confirmed.
@@ -130,7 +139,9 @@ class Departures:
         if machine is None:
             return self.own_counts[topic]
         if end is not None and end.done():
-            return machine.replica.log.records if end.result().node is None else 0
+            if end.result().node is not None:
+                return sum(_hidden(machine).values())
+            return machine.replica.log.records
         is_leaving = machine.replication.is_leaving
         return machine.replication.unconfirmed if is_leaving else machine.replica.log.records
 
@@ -223,3 +234,10 @@ class Departures:
                 asked_s = 0.0
                 self._dispatch(topic, UnsubscribeRequested())
         return True
+
+
+def _hidden(machine: Subscriber | None) -> dict[bytes, int]:
+    """Return the quarantined batches with their counts: no handover includes them."""
+    retention = machine.replica.retention if machine is not None else None
+    stored = retention.quarantine.stored() if retention is not None else {}
+    return {key: batch.count for key, batch in stored.items()}

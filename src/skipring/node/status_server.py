@@ -202,11 +202,12 @@ def topic_terms(machine: Subscriber, dropped: int, policy_delay_us: int) -> Topi
         dropped=dropped,
         low=log.low,
         disk_bytes=disk_bytes,
-        future=retention.quarantine.future,
-        returned=len(retention.quarantine.returned),
+        future=len(retention.quarantine.early),
+        returned=retention.quarantine.returned,
         stale=retention.is_stale,
         ahead_us=clock.deviation if clock.is_off else 0,
         policy_delay_us=policy_delay_us,
+        confirmed=min(max(retention.last_confirmed, 0), NUMBER_MAX),
     )
 
 

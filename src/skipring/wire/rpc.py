@@ -123,12 +123,13 @@ class TopicTerms(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     dropped: Number = 0  # records that the policy has removed since the process started
     low: Offset = 0
     disk_bytes: Number = 0
-    future: Number = 0  # quarantined batches with a stamp in the future
+    future: Number = 0  # stored batches in quarantine, with a stamp in the future
     returned: Number = 0  # quarantined batches that only stale members have held
     stale: bool = False
     # microseconds by which the node's clock is ahead of both neighbours; 0 within the tolerance
     ahead_us: Annotated[int, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)] = 0
     policy_delay_us: Number = 0
+    confirmed: Number = 0  # when a fresh member last confirmed an equal trie; 0: never
 
 
 class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):

@@ -158,7 +158,7 @@ def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> It
         elif not _is_readable(batch):
             yield _publications(f"{node} has {name} with unreadable records")
     retention = retention_of(seen)
-    returned = retention.hidden() if retention is not None else frozenset()
+    returned = retention.quarantine.stored() if retention is not None else {}
     stored = {batch.id for batch in publications if batch.id not in returned}
     indexed = set(seen.trie().keys())
     if lost := len(indexed - stored):

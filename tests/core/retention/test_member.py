@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from msgspec.structs import replace
 
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.effects import Deliver, Drop, SaveTerms
-from skipring.core.events import PublishRequested
+from skipring.core.events import PublishRequested, SubmitRequested
 from skipring.core.limits import NUMBER_MAX
 from skipring.core.log import MemoryLog
 from skipring.core.retention.charter import Charter, Policy
@@ -73,20 +75,58 @@ def test_arriving_row_that_would_be_dropped_is_refused(refused: RecordBatch) -> 
     assert not any(isinstance(each, Deliver) for each in arrives(host, refused))
 
 
-def test_row_from_the_future_waits_outside_log_and_trie_until_its_time() -> None:
+def test_row_from_the_future_is_refused_until_its_time_and_uses_no_memory() -> None:
     host = member(AGED)
     assert kinds(arrives(host, row(1, NOW + HOUR))) == []
-    assert len(retention_of(host).quarantine) == 1
+    assert (len(retention_of(host).quarantine), len(host.stored)) == (0, 1)
     ticked(host, NOW + HOUR)
+    arrives(host, row(1, NOW + HOUR))
     assert held(host) == {1}
 
 
-def test_row_from_the_future_in_the_trie_goes_to_the_quarantine() -> None:
+def test_stored_row_from_the_future_is_hidden_in_the_log_until_its_time() -> None:
     host = member(None, row(1, NOW + HOUR))
     arrives(host, charter_row(AGED))
     ticked(host, ticks=3)
-    assert held(host) == set()
+    assert (held(host), host.all(Drop)) == (set(), [])
+    assert kinds(arrives(host, row(1, NOW + HOUR))) == []
     ticked(host, NOW + HOUR, ticks=2)
+    assert held(host) == {1}
+
+
+@pytest.mark.parametrize("policy", [AGED, COMPACTED, COUNTED, Policy()])
+def test_clock_step_removes_no_acknowledged_row_and_a_restart_finds_them(policy: Policy) -> None:
+    host = member(policy)
+    ticked(host, NOW + HOUR, ticks=2)
+    host.handle(PublishRequested(tuple(BatchRecord(b"%d" % k, 0, b"%d" % k) for k in range(5))))
+    published = [each for each in host.stored if each.publisher == "m"]
+    ticked(host, NOW, ticks=40)  # all clocks are set back
+    assert held(host) == set()
+    assert (host.all(Drop), set(published) <= set(host.stored)) == ([], True)
+    again = member(log=host.log)
+    ticked(again, ticks=40)
+    assert held(again) == set()
+    assert len(retention_of(again).quarantine.early) == len(published)
+    ticked(again, NOW + HOUR, ticks=2)
+    assert len(retention_of(again).quarantine) == 0
+    assert {each.id for each in published} <= set(again.machine.trie().keys())
+
+
+def test_charter_from_the_future_stays_in_the_log_and_begins_at_its_time() -> None:
+    host = member(AGED)
+    ticked(host, NOW + HOUR, ticks=2)
+    arrives(host, charter_row(COUNTED, seq=1001, stamp=NOW + HOUR))
+    ticked(host, ticks=3)
+    assert (retention_of(host).policy, len(host.stored)) == (AGED, 2)
+    ticked(host, NOW + HOUR, ticks=2)
+    assert retention_of(host).policy == COUNTED
+
+
+def test_row_without_a_time_is_refused_from_clients_and_admitted_from_members() -> None:
+    host = member(COMPACTED)
+    host.handle(SubmitRequested((row(1, 0, None),)))
+    assert held(host) == set()
+    arrives(host, row(1, 0, None))
     assert held(host) == {1}
 
 
@@ -190,14 +230,13 @@ def test_wrong_derived_terms_are_corrected_within_16_ticks() -> None:
     wrong = Charter(stamp=5, policy=COUNTED)
     retention.charters.acting = (wrong, b"x" * 32)
     retention.clock.topic = retention.clock.earlier = retention.clock.horizon = -5
-    retention.quarantine._size_bytes = retention.clock._expected = 10**12
+    retention.quarantine._next = retention.clock._expected = 10**12
     retention.clock._has_ticked = False
     exchange._known, exchange._has_counted = (b"x",), True
+    exchange._sent = {("a", b"x"): 99}
     ticked(host, ticks=16)
     assert (retention.digest(), retention.clock.horizon) == right
     assert held(host) == {0, 1}
-    arrives(host, row(7, NOW + HOUR))
-    assert len(retention.quarantine) == 1
 
 
 def test_wrong_index_of_rows_is_derived_again() -> None:
@@ -215,7 +254,7 @@ def test_wrong_index_of_rows_is_derived_again() -> None:
     rows._deleted, rows._holders, rows._newest = {b"0": True}, {b"1": 9}, {}
     rows._live.clear()
     rows._live, rows._expiring, rows._end, rows._next = {}, [(1, b"2")], 3, 1
-    rows._superseded = type(rows._superseded)([(1, 1)])
+    rows._superseded = deque([(1, 1)])
     ticked(host, ticks=80)
     arrives(host, *(row(100 + k, NOW + 1, b"%d" % k) for k in range(5)))
     ticked(host, ticks=3)

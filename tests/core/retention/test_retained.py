@@ -262,12 +262,6 @@ def test_nothing_is_dropped_before_the_log_is_indexed() -> None:
     assert member.rows.drop(FloorStamps(9), 10) == []
 
 
-def test_row_without_a_time_is_refused_where_times_decide() -> None:
-    batch = put(0)
-    for policy, is_refused in [(KEYS, 1), (Policy(max_age_s=1), 1), (Policy(max_count=1), 0)]:
-        assert Member(policy).rows.refuses(batch, batch.records(), NO_FLOORS) == is_refused
-
-
 def test_charters_are_never_below_a_floor_and_do_not_count() -> None:
     charter, member = rows(charter_record(Charter(stamp=1))), Member(Policy(max_count=1))
     member.add(charter)

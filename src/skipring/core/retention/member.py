@@ -30,7 +30,7 @@ from skipring.core.retention.retained import Dropped, RetainedRows, stamp_of
 from skipring.core.retention.stamp_index import StampIndex
 from skipring.core.retention.topic_clock import ClockState, TopicClock
 
-RETURNED_CHECKED: Final = 64  # Guess: quarantined batches that one audit reads again.
+HIDDEN_CHECKED: Final = 64  # Guess: quarantined batches that one audit reads again.
 ROWS_TICKS: Final = 64  # Guess: the index of a small log is derived again after 64 ticks.
 STALE: Final = 1  # the last bit of a digest
 NO_TERMS: Final = b""
@@ -78,7 +78,7 @@ class Retention:
         self._config = config
         self.clock = TopicClock(config.clock_tolerance_us)
         self.floors = Floors(config.floor_quantum_us)
-        self.quarantine = Quarantine()
+        self.quarantine = Quarantine(log)
         self.departed = Departed()
         self.charters = Charters(log)
         self.rows: RetainedRows | None = None  # None without limits
@@ -171,7 +171,7 @@ class Retention:
         policy = self.policy
         if policy != before or policy.is_limited != (self.rows is not None):
             is_limited = policy.is_limited
-            hidden = self.quarantine.returned
+            hidden = self.quarantine.hidden
             self.rows = RetainedRows(self._log, policy, hidden, end) if is_limited else None
 
     def restart_rows(self, end: int) -> None:
@@ -185,34 +185,36 @@ class Retention:
         self.charters.audit()
         self.quarantine.audit()
         self.choose(self._log.end)
-        returned, admitted = self.quarantine.returned, []
+        hidden, admitted = self.quarantine.hidden, []
         if self.acting is None and self._rows_ticks <= ROWS_TICKS:
             return []  # the floor of tombstones is unknown until a charter is found
-        for key, offset in list(islice(returned.items(), RETURNED_CHECKED)):
-            entry = self._log.read(offset)
-            is_stored = entry is not None and (entry.batch.id, entry.offset) == (key, offset)
-            if entry is None or not is_stored:
-                del returned[key]
-            elif not self._is_old(entry.batch):
+        for key in list(islice(hidden, HIDDEN_CHECKED)):
+            batch = self.quarantine.batch(key)
+            if batch is None:
+                self.quarantine.remove(key)
+            elif self._is_hidden(batch):
+                hidden[key] = hidden.pop(key)  # the others next time
+            else:
                 admitted.append(key)
-            else:  # the others next time
-                returned[key] = returned.pop(key)
         return admitted
 
     # -- batches -----------------------------------------------------------------------------
 
     def admits(
-        self, batch: RecordBatch, records: Sequence[BatchRecord], *, is_own: bool = False
+        self, batch: RecordBatch, records: Sequence[BatchRecord], *, is_new: bool = False
     ) -> bool:
-        """Return False if a batch may not be stored now; quarantine one from the future."""
-        if is_own:
-            return True
-        stamp = stamp_of(records)
-        if self.clock.is_future(stamp):
-            store_bytes = self.rows.stamps.size_bytes if self.rows is not None else 0
-            self.quarantine.add_future(batch, stamp, store_bytes)
+        """Return False if a batch of another node or a client may not be stored now.
+
+        Members that have stored a batch from the future offer it again. Only a new batch needs a
+        time: older ones were stored before the policy began, and some members have them.
+        """
+        stamp, is_special = stamp_of(records), is_reserved(records)
+        is_timed = self._is_chartered or is_special
+        if is_timed and self.clock.is_future(stamp):
             return False
-        if is_reserved(records):
+        if is_new and not stamp and self.policy.needs_times:
+            return False
+        if is_special:
             return self.charters.admits(batch, records[0])
         return self.rows is None or not self.rows.refuses(batch, records, self.floors.stamps)
 
@@ -237,13 +239,6 @@ class Retention:
                 self.rows.add(at, batch, rows)
         return has_charter
 
-    def is_ahead_of(self, terms: bytes) -> bool:
-        """Return True if the sender of a digest is stale and this member is not.
-
-        Deleted keys could return with the history of that sender.
-        """
-        return bool(terms) and bool(terms[-1] & STALE) and not self.is_stale
-
     def refuses(self, batch: RecordBatch) -> bool:
         """Return True if a batch of a neighbour would not be stored under the policy."""
         try:
@@ -253,10 +248,6 @@ class Retention:
         is_future = self.clock.is_future(stamp_of(records))
         rows, stamps = self.rows, self.floors.stamps
         return is_future or (rows is not None and rows.refuses(batch, records, stamps))
-
-    def due(self) -> list[RecordBatch]:
-        """Remove the batches that are no longer in the future from the quarantine."""
-        return self.quarantine.release(self.clock.horizon)
 
     def stamped(self, records: Sequence[BatchRecord]) -> list[BatchRecord]:
         """Return new records of this node with stamps above all that it knows (M1.1).
@@ -297,31 +288,43 @@ class Retention:
             self.floors.justify(self.policy, self.clock, rows.stamps)
         return found + rows.drop(self.floors.droppable(self.policy, self.clock, confirmed), batches)
 
-    def early(self, batches: int) -> list[Dropped]:
-        """Move stored batches from the future to the quarantine; return them."""
-        if not self.clock.is_sure:
+    def hide_early(self, batches: int) -> list[tuple[bytes, int]]:
+        """Quarantine stored batches from the future; return their ids and offsets."""
+        if not (self.clock.is_sure and self.clock.is_known):
             return []
-        rows, found = self._complete_rows, self.charters.early(self.clock)
-        for _, batch in found:
-            if batch is not None:
-                self.quarantine.add_future(batch, stamp_of(batch.records()))
-        if rows is None or not self.clock.is_known:
-            return found
-        for stamp, offset in list(islice(rows.stamps.above(self.clock.horizon), batches)):
-            entry = self._log.read(offset)
-            if entry is not None:
-                rows.withdraw(entry.offset, entry.batch)
-                self.quarantine.add_future(entry.batch, stamp, rows.stamps.size_bytes)
-                found.append(Dropped(entry.offset, entry.batch))
-        return found
+        found = [each for each in self.charters.early(self.clock) if each.batch is not None]
+        rows, hidden = self._complete_rows, list[tuple[bytes, int]]()
+        if rows is not None:
+            above = list(islice(rows.stamps.above(self.clock.horizon), batches))
+            entries = [self._log.read(offset) for _, offset in above]
+            found += [Dropped(each.offset, each.batch) for each in entries if each is not None]
+        for offset, batch in found:
+            if batch is not None and self.hides_early(offset, batch):
+                hidden.append((batch.id, offset))
+        return hidden
+
+    @property
+    def _is_chartered(self) -> bool:
+        """Return True if this member has stored a charter, which may be in quarantine."""
+        return len(self.charters) > 0 or len(self.quarantine) > 0
+
+    @property
+    def needs_scrub(self) -> bool:
+        """Return True if no index finds the batches from the future: the scrub does."""
+        return self.rows is None and self._is_chartered
+
+    def hides_early(self, offset: int, batch: RecordBatch) -> bool:
+        """Quarantine a stored batch if it is from the future; return True if it is."""
+        is_early = self.clock.is_sure and self._is_early(batch)
+        return is_early and self.hide(offset, batch, stamp_of(batch.records()))
 
     # -- stale members (rules 9 to 11) -------------------------------------------------------
 
     def withholds(self, batch: RecordBatch) -> bool:
         """Return True if this member is stale and a batch is below the floor of tombstones."""
-        return self.is_stale and self._is_old(batch)
+        return self.is_stale and self.is_old(batch)
 
-    def _is_old(self, batch: RecordBatch) -> bool:
+    def is_old(self, batch: RecordBatch) -> bool:
         """Return True if a tombstone that hides the batch may be forgotten."""
         try:
             records = batch.records()
@@ -329,35 +332,54 @@ class Retention:
             return False
         return not is_reserved(records) and stamp_of(records) < self.floors.stamps.tombstones
 
-    def hide(self, offset: int, batch: RecordBatch) -> None:
-        """Quarantine a stored batch that the replica has removed from its trie."""
-        self.quarantine.add_returned(batch.id, offset)
-        if self.rows is not None:
+    def _is_early(self, batch: RecordBatch) -> bool:
+        """Return True if a batch is from the future."""
+        try:
+            return self.clock.is_future(stamp_of(batch.records()))
+        except ValueError:  # the scrubber quarantines it
+            return False
+
+    def keeps_early(self, batch: RecordBatch) -> bool:
+        """Return True if a batch is stored, and in quarantine because it is from the future."""
+        return batch.id in self.quarantine.hidden and self._is_early(batch)
+
+    @property
+    def can_refuse(self) -> bool:
+        """Return True if this member has to refuse old rows of senders that may be stale."""
+        return self.floors.stamps.tombstones > 0 and not self.is_stale
+
+    def _is_hidden(self, batch: RecordBatch) -> bool:
+        return self._is_early(batch) or self.is_old(batch)
+
+    def hide(self, offset: int, batch: RecordBatch, stamp: int | None = None) -> bool:
+        """Quarantine a stored batch that the replica removes from its trie; False if full.
+
+        ``stamp`` is given if it is in the future.
+        """
+        is_hidden = self.quarantine.add(batch.id, offset, stamp)
+        if is_hidden and self.rows is not None:
             self.rows.withdraw(offset, batch)
+        return is_hidden
 
     def reveal(self, key: bytes) -> int | None:
         """Remove a stored batch from the quarantine; return its offset, or None."""
-        offset = self.quarantine.returned.pop(key, None)
-        entry = self._log.read(offset) if offset is not None else None
-        if offset is None or entry is None or (entry.batch.id, entry.offset) != (key, offset):
+        batch, offset = self.quarantine.batch(key), self.quarantine.remove(key)
+        if offset is None or batch is None:
             return None
+        records = batch.records()
+        if is_reserved(records):
+            self.charters.record(offset, batch, records)
         if self.rows is not None:
-            self.rows.readmit(offset, entry.batch)
+            self.rows.readmit(offset, batch)
         return offset
 
     # -- queries of the legitimacy check -----------------------------------------------------
-
-    def hidden(self) -> set[bytes]:
-        """Return the ids of the stored batches in quarantine."""
-        returned = self.quarantine.returned.items()
-        found = {key: self._log.read(offset) for key, offset in returned}
-        return {key for key, each in found.items() if each is not None and each.batch.id == key}
 
     def is_justified(self) -> bool:
         """Return True if clock and rows justify the floors as they are."""
         copy = Floors(self._config.floor_quantum_us)
         copy.load(self.floors.state())
-        rows = RetainedRows(self._log, self.policy, self.quarantine.returned)
+        rows = RetainedRows(self._log, self.policy, self.quarantine.hidden)
         while not rows.is_complete:
             rows.build(self._log.end)
         copy.justify(self.policy, self.clock, rows.stamps)
@@ -365,10 +387,7 @@ class Retention:
 
     def misplaced(self) -> int:
         """Return the number of quarantined batches that belong in the trie."""
-        future = self.quarantine.state().future
-        due = sum(not self.clock.is_future(each.stamp) for each in future)
-        stored = [self._log.read(offset) for offset in self.quarantine.returned.values()]
-        return due + sum(not self._is_old(each.batch) for each in stored if each is not None)
+        return sum(not self._is_hidden(each) for each in self.quarantine.stored().values())
 
     # -- state as a value --------------------------------------------------------------------
 
@@ -402,11 +421,11 @@ class Retention:
     def state(self) -> TermsState:
         """Return the variables as a value, with offsets of a log without gaps."""
         dense, quarantine = dense_offsets(self._log), self.quarantine.state()
-        returned = {key: dense.get(at, at) for key, at in quarantine.returned.items()}
+        hidden = {key: dense.get(at, at) for key, at in quarantine.hidden.items()}
         return TermsState(
             clock=self.clock.state(),
             floors=self.floors.state(),
-            quarantine=replace(quarantine, returned=returned),
+            quarantine=replace(quarantine, hidden=hidden),
             last_confirmed=self.last_confirmed,
             newest=self._newest,
             rows_ticks=self._rows_ticks,

@@ -1,7 +1,7 @@
-"""Quarantine of a topic: batches that a member may not admit now (M4 of decision 0057).
+"""Quarantine of a topic: stored batches that a member may not admit now (M4 of decision 0057).
 
-A batch from the future is in memory, outside log and trie, until its time. A batch that only
-a stale member has held stays in the log, outside the trie.
+They stay in the log, outside the trie: batches from the future until their time, and batches
+that only stale members have held. No quarantined batch is in memory only, and none is destroyed.
 """
 
 from __future__ import annotations
@@ -11,92 +11,88 @@ from typing import Final
 from msgspec import Struct
 
 from skipring.core.batches import RecordBatch
+from skipring.core.limits import NUMBER_MAX
+from skipring.core.log import Log
 from skipring.core.publications import PublicationId
 
-FUTURE_BYTES_MIN: Final = 64 * 1024 * 1024  # Guess.
-STORE_SHARE: Final = 100  # the limit is at least this part of the store
-RETURNED_MAX: Final = 1 << 18  # Limit: ids in memory; the oldest ones are judged again
-
-
-class FutureBatch(Struct, frozen=True, array_like=True, gc=False):
-    """Batch with a stamp in the future."""
-
-    stamp: int
-    batch: RecordBatch
+HIDDEN_MAX: Final = 1 << 18  # Limit: ids in memory, 50 MB; the batches beyond it stay in the trie.
 
 
 class QuarantineState(Struct, frozen=True, kw_only=True, gc=False):
-    """Quarantine of a subscriber."""
+    """Quarantine of a subscriber: offsets by id, and the stamps of the batches from the future."""
 
-    future: tuple[FutureBatch, ...] = ()
-    returned: dict[PublicationId, int] = {}
-    evicted: int = 0
+    hidden: dict[PublicationId, int] = {}
+    early: dict[PublicationId, int] = {}
 
 
 class Quarantine:
-    """Batches outside the trie of one topic, oldest first."""
+    """Ids of the stored batches outside the trie of one topic."""
 
-    __slots__ = ("_bytes_min", "_future", "_size_bytes", "evicted", "returned")
+    __slots__ = ("_log", "_next", "early", "hidden")
 
-    def __init__(self, bytes_min: int = FUTURE_BYTES_MIN) -> None:
-        self._bytes_min = bytes_min
-        self._future: dict[bytes, FutureBatch] = {}
-        self._size_bytes = 0
-        self.evicted = 0  # batches that the limit has removed
-        self.returned: dict[bytes, int] = {}  # offsets in the log
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.hidden: dict[bytes, int] = {}  # offsets in the log
+        self.early: dict[bytes, int] = {}  # stamps of those from the future
+        self._next = NUMBER_MAX  # the lowest of these stamps, or less
 
     def __len__(self) -> int:
-        return len(self._future) + len(self.returned)
+        return len(self.hidden)
 
     @property
-    def future(self) -> int:
-        """Return the number of batches with a stamp in the future."""
-        return len(self._future)
+    def returned(self) -> int:
+        """Return the number of batches that only stale members have held."""
+        return max(len(self.hidden) - len(self.early), 0)
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._future or key in self.returned
+    def has(self, key: bytes, offset: int) -> bool:
+        """Return True if the batch that is stored at an offset is hidden."""
+        return self.hidden.get(key) == offset
 
-    def add_future(self, batch: RecordBatch, stamp: int, store_bytes: int = 0) -> None:
-        """Quarantine a batch with a stamp in the future; the limit removes the oldest ones."""
-        if batch.id in self._future:
-            return
-        self._future[batch.id] = FutureBatch(stamp, batch)
-        self._size_bytes += batch.size_bytes
-        limit = max(self._bytes_min, store_bytes // STORE_SHARE)
-        while self._size_bytes > limit:
-            self._release(next(iter(self._future)))
-            self.evicted += 1
+    def batch(self, key: bytes) -> RecordBatch | None:
+        """Return a hidden batch; None if the log does not have it."""
+        entry = self._log.read(self.hidden.get(key, -1))
+        is_stored = entry is not None and self.hidden[key] == entry.offset
+        return entry.batch if entry is not None and is_stored and entry.batch.id == key else None
 
-    def release(self, horizon: int) -> list[RecordBatch]:
-        """Remove the batches up to a stamp, and return them: they may be admitted now."""
-        due = [key for key, each in self._future.items() if each.stamp <= horizon]
-        return [self._release(key) for key in due]
+    def stored(self) -> dict[bytes, RecordBatch]:
+        """Return the hidden batches by id."""
+        found = {key: self.batch(key) for key in self.hidden}
+        return {key: each for key, each in found.items() if each is not None}
 
-    def _release(self, key: bytes) -> RecordBatch:
-        batch = self._future.pop(key).batch
-        self._size_bytes -= batch.size_bytes
-        return batch
+    def add(self, key: bytes, offset: int, stamp: int | None = None) -> bool:
+        """Hide a stored batch, with its stamp if that is in the future; return False if full."""
+        if len(self.hidden) >= HIDDEN_MAX and key not in self.hidden:
+            return False
+        self.hidden[key] = offset
+        if stamp is not None:
+            self.early[key] = stamp
+            self._next = min(self._next, stamp)
+        return True
 
-    def add_returned(self, key: bytes, offset: int) -> None:
-        """Quarantine a stored batch that the caller has removed from the trie."""
-        self.returned[key] = offset
-        if len(self.returned) > RETURNED_MAX:
-            del self.returned[next(iter(self.returned))]
+    def remove(self, key: bytes) -> int | None:
+        """Forget a batch; return its offset, or None."""
+        self.early.pop(key, None)
+        return self.hidden.pop(key, None)
+
+    def due(self, horizon: int) -> list[bytes]:
+        """Return the ids of the batches that are not in the future any more."""
+        if self._next > horizon:
+            return []
+        self._next = min(
+            (stamp for stamp in self.early.values() if stamp > horizon), default=NUMBER_MAX
+        )
+        return [key for key, stamp in self.early.items() if stamp <= horizon]
 
     def audit(self) -> None:
-        """Derive the size again: memory may be corrupted."""
-        self._size_bytes = sum([each.batch.size_bytes for each in self._future.values()])
+        """Forget stamps without a batch, and derive the lowest again: memory may be corrupted."""
+        self.early = {key: stamp for key, stamp in self.early.items() if key in self.hidden}
+        self._next = min(self.early.values(), default=NUMBER_MAX)
 
     def state(self) -> QuarantineState:
         """Return the quarantine as a value."""
-        return QuarantineState(
-            future=tuple(self._future.values()),
-            returned=dict(self.returned),
-            evicted=self.evicted,
-        )
+        return QuarantineState(hidden=dict(self.hidden), early=dict(self.early))
 
     def load(self, state: QuarantineState) -> None:
         """Replace the quarantine; the value may be corrupted."""
-        self._future = {each.batch.id: each for each in state.future}
-        self._size_bytes = sum(each.batch.size_bytes for each in self._future.values())
-        self.returned, self.evicted = dict(state.returned), max(state.evicted, 0)
+        self.hidden, self.early = dict(state.hidden), dict(state.early)
+        self._next = min(self.early.values(), default=NUMBER_MAX)

@@ -319,7 +319,7 @@ class RetainedRows:
         if is_reserved(records):
             return False
         stamp = stamp_of(records)
-        if stamp < floors.rows or (self.policy.needs_times and not stamp):
+        if stamp < floors.rows:
             return True
         return self.policy.compact and self._is_obsolete(Row.of(batch, records), floors.tombstones)
 

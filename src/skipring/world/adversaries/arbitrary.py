@@ -54,7 +54,7 @@ from skipring.core.prefix import ALL, Prefix, apart
 from skipring.core.publications import ID_BYTES
 from skipring.core.retention.floors import FloorsState, FloorStamps
 from skipring.core.retention.member import TermsState
-from skipring.core.retention.quarantine import FutureBatch, QuarantineState
+from skipring.core.retention.quarantine import QuarantineState
 from skipring.core.retention.topic_clock import ClockState, NeighbourClock
 from skipring.core.state import (
     ExchangeState,
@@ -232,7 +232,8 @@ class Arbitrary:
     def terms_state(self, counter: Callable[[], int]) -> TermsState:
         """Return arbitrary clocks, floors and quarantines, without a charter."""
         known = {node: NeighbourClock(counter(), counter()) for node in self.some(self.node)}
-        future = [FutureBatch(counter(), each) for each in self.half() if each.body]
+        hidden = {key: self.rng.randrange(_OFFSETS) for key in self.some(self.whole_id)}
+        early = {key: counter() for key in [*hidden, *self.some(self.whole_id)] if self.chance(0.5)}
         return TermsState(
             clock=ClockState(own=counter(), monotonic=counter(), neighbours=known),
             floors=FloorsState(
@@ -242,11 +243,7 @@ class Arbitrary:
                 adopted_age=counter(),
                 adopted_tombstones=counter(),
             ),
-            quarantine=QuarantineState(
-                future=tuple(future),
-                returned={key: self.rng.randrange(_OFFSETS) for key in self.some(self.whole_id)},
-                evicted=counter(),
-            ),
+            quarantine=QuarantineState(hidden=hidden, early=early),
             last_confirmed=counter(),
             newest=counter(),
             rows_ticks=counter(),
@@ -328,7 +325,7 @@ MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], tuple[Any, ...]]]] 
         Digest: lambda draw: (draw.node(), draw.digest()),
         CheckTrie: lambda draw: (draw.node(), draw.claims(), draw.session(), draw.chance(0.5)),
         CheckAndPublish: lambda draw: (draw.node(), draw.claims(), draw.session(), draw.claims()),
-        Publications: lambda draw: (draw.half(), draw.session()),
+        Publications: lambda draw: (draw.half(), (session := draw.session()), session % 2 == 1),
         TrieEqual: lambda draw: (draw.node(), draw.rng.randbytes(DIGEST_BYTES)),
         PublishNew: lambda draw: (draw.rng.choice(draw.publications), draw.rng.getrandbits(10)),
         PublishMany: lambda draw: (draw.half(), draw.rng.getrandbits(10)),

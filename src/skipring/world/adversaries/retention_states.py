@@ -20,7 +20,7 @@ from skipring.core.publications import DELETED, ID_BYTES
 from skipring.core.retention.charter import US, Charter, Policy, charter_record
 from skipring.core.retention.floors import FloorsState
 from skipring.core.retention.member import TermsState
-from skipring.core.retention.quarantine import FutureBatch, QuarantineState
+from skipring.core.retention.quarantine import QuarantineState
 from skipring.core.retention.topic_clock import ClockState, NeighbourClock
 from skipring.core.state import (
     ExchangeState,
@@ -36,7 +36,7 @@ _QUANTUM: Final = AGE // 64
 NOW: Final = 650_000 * _QUANTUM + _QUANTUM // 4  # far from the steps of all floors
 OFF: Final = 300 * US  # Five minutes: clocks are off by at most this time.
 YEARS: Final = 10 * 365 * 86_400 * US
-_STEP: Final = 1000  # microseconds in a round
+_STEP: Final = US  # in a round: published rows wait for the slowest clock, ten minutes at most
 _ROWS: Final = 60
 _KEYS: Final = 12
 _SHARE: Final = 1 / 2
@@ -247,10 +247,8 @@ def exchanged_quarantines(n: int, rng: Random) -> Snapshot:
             for at, row in enumerate(rows)
             if rng.random() < _SHARE and row.records()[0].time > NOW - AGE // 2 + 2 * OFF
         }
-        early = tuple(
-            FutureBatch(row.records()[0].time, row) for row in made.rows if rng.random() < _EARLY
-        )
-        quarantine = QuarantineState(future=early, returned=hidden, evicted=made.stamp())
+        early = {key: made.stamp() for key in hidden if rng.random() < _EARLY}
+        quarantine = QuarantineState(hidden=hidden, early=early)
         terms = TermsState(
             quarantine=quarantine, last_confirmed=NOW, confirmed=rng.randbytes(ID_BYTES)
         )
