@@ -166,39 +166,53 @@ _ALL: Final = (
         has_publications=True,
     ),
     Adversary(
-        "A50", "Members have arbitrary floors, under a charter", retention_states.arbitrary_floors
+        "A50",
+        "Members have arbitrary floors, under a charter",
+        retention_states.arbitrary_floors,
+        has_publications=True,
     ),
     Adversary(
         "A51",
         "Members have arbitrary clocks of their neighbours, and arbitrary floors",
         retention_states.arbitrary_neighbour_clocks,
+        has_publications=True,
     ),
     Adversary(
         "A52",
         "Superseded, future and forged charters are scattered",
         retention_states.scattered_charters,
+        has_publications=True,
     ),
     Adversary(
         "A53",
         "Expired and superseded publications are scattered",
         retention_states.scattered_expired_rows,
+        has_publications=True,
     ),
     Adversary(
         "A54",
         "A quarter returns with values of keys that were deleted long ago",
         retention_states.returning_members,
+        has_publications=True,
     ),
     Adversary(
         "A55",
         "Members have arbitrary confirmations of their tries",
         retention_states.arbitrary_confirmations,
+        has_publications=True,
     ),
     Adversary(
         "A56",
         "Quarantines have publications that belong in the trie, and the reverse",
         retention_states.exchanged_quarantines,
+        has_publications=True,
     ),
-    Adversary("A57", "Two clocks are ten years ahead and back", retention_states.broken_clocks),
+    Adversary(
+        "A57",
+        "Two clocks are ten years ahead and back",
+        retention_states.broken_clocks,
+        has_publications=True,
+    ),
     Adversary(
         "A60",
         "Two database entries are swapped, the digest of the database is the old one",

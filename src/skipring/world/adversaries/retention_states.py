@@ -54,10 +54,10 @@ POLICIES: Final = (
 
 
 class _Builder:
-    """Builder of one world with a policy; its rows have unique stamps."""
+    """Builder of one world with a policy; its rows have unique stamps and ``batch`` records."""
 
-    def __init__(self, n: int, rng: Random, policy: Policy | None = None) -> None:
-        self.rng = rng
+    def __init__(self, n: int, rng: Random, batch: int, policy: Policy | None = None) -> None:
+        self.rng, self.batch = rng, batch
         self.world = legitimate_world(n, rng)
         self.nodes = sorted(self.world.subscribers)
         self.keeper = rng.choice(self.nodes)
@@ -72,24 +72,28 @@ class _Builder:
     def row(
         self, stamp: int, key: bytes | None = None, *, is_deleted: bool | None = None
     ) -> RecordBatch:
-        """Return a batch of one record, half of the recent ones tombstones."""
+        """Return a batch of records, half of the recent ones tombstones."""
+        first = self._record(stamp, key, is_deleted)
+        return self._made(first, *(self._record(stamp, None, None) for _ in range(1, self.batch)))
+
+    def _record(self, stamp: int, key: bytes | None, is_deleted: bool | None) -> BatchRecord:
         rng, self._sequence = self.rng, self._sequence + 1
         if is_deleted is None:
             is_deleted = stamp > NOW - AGE // 2 + 2 * OFF and rng.random() < _TOMBSTONES
         key = key or b"key %d" % rng.randrange(_KEYS)
         headers = {DELETED: "1"} if is_deleted else {}
-        return self._made(BatchRecord(b"value %d" % self._sequence, stamp, key, headers))
+        return BatchRecord(b"value %d" % self._sequence, stamp, key, headers)
 
     def charter_row(self, charter: Charter) -> RecordBatch:
         """Return the batch of a charter."""
         self._sequence += 1
         return self._made(charter_record(charter))
 
-    def _made(self, record: BatchRecord) -> RecordBatch:
+    def _made(self, *records: BatchRecord) -> RecordBatch:
         return RecordBatch.of(
-            [record],
+            records,
             publisher=self.rng.choice(self.nodes),
-            first=self._sequence,
+            first=self._sequence - len(records) + 1,
             topic=self.world.topic,
         )
 
@@ -137,9 +141,9 @@ class _Builder:
         return ClockState(own=self.stamp(), monotonic=self.stamp(), neighbours=clocks)
 
 
-def arbitrary_floors(n: int, rng: Random) -> Snapshot:
+def arbitrary_floors(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Give members arbitrary floors and adopted floors, and scattered rows (A50)."""
-    made = _Builder(n, rng)
+    made = _Builder(n, rng, batch)
     memories = {
         node: SubscriberMemory(terms=TermsState(floors=made.floors(), last_confirmed=NOW))
         for node in made.nodes
@@ -149,9 +153,9 @@ def arbitrary_floors(n: int, rng: Random) -> Snapshot:
     )
 
 
-def arbitrary_neighbour_clocks(n: int, rng: Random) -> Snapshot:
+def arbitrary_neighbour_clocks(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Give members arbitrary clocks of their neighbours, and arbitrary floors (A51)."""
-    made = _Builder(n, rng)
+    made = _Builder(n, rng, batch)
     memories = {
         node: SubscriberMemory(
             terms=TermsState(
@@ -165,9 +169,9 @@ def arbitrary_neighbour_clocks(n: int, rng: Random) -> Snapshot:
     )
 
 
-def scattered_charters(n: int, rng: Random) -> Snapshot:
+def scattered_charters(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Scatter superseded, future and forged charters (A52)."""
-    made = _Builder(n, rng)
+    made = _Builder(n, rng, batch)
     limit = Policy(max_count=1)
     others = [made.charter_row(Charter(stamp=NOW - 4 * AGE - k, policy=limit)) for k in range(3)]
     others += [
@@ -183,9 +187,9 @@ def scattered_charters(n: int, rng: Random) -> Snapshot:
     return made.snapshot({node: made.state(node, rows(node)) for node in made.nodes})
 
 
-def scattered_expired_rows(n: int, rng: Random) -> Snapshot:
+def scattered_expired_rows(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Scatter expired and superseded rows, without members that know the floors (A53)."""
-    made = _Builder(n, rng)
+    made = _Builder(n, rng, batch)
     old = [made.row(NOW - 2 * AGE - rng.randrange(AGE)) for _ in range(_ROWS)]
 
     def rows(node: NodeId) -> list[RecordBatch]:
@@ -194,9 +198,9 @@ def scattered_expired_rows(n: int, rng: Random) -> Snapshot:
     return made.snapshot({node: made.state(node, rows(node)) for node in made.nodes})
 
 
-def returning_members(n: int, rng: Random) -> Snapshot:
+def returning_members(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Let a quarter of the members return with values of keys that were deleted long ago (A54)."""
-    made = _Builder(n, rng, Policy(compact=True, tombstones_s=AGE_S))
+    made = _Builder(n, rng, batch, Policy(compact=True, tombstones_s=AGE_S))
     others = [node for node in made.nodes if node != made.keeper]
     back = set(rng.sample(others, min(share(n, 4), len(others))))
     deleted = [made.row(NOW - 2 * AGE, b"deleted %d" % k, is_deleted=False) for k in range(6)]
@@ -214,9 +218,9 @@ def returning_members(n: int, rng: Random) -> Snapshot:
     )
 
 
-def arbitrary_confirmations(n: int, rng: Random) -> Snapshot:
+def arbitrary_confirmations(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Give all members but the keeper arbitrary confirmations and counters of comparisons (A55)."""
-    made = _Builder(n, rng)
+    made = _Builder(n, rng, batch)
 
     def memory(node: NodeId) -> SubscriberMemory:
         if node == made.keeper:
@@ -235,9 +239,9 @@ def arbitrary_confirmations(n: int, rng: Random) -> Snapshot:
     )
 
 
-def exchanged_quarantines(n: int, rng: Random) -> Snapshot:
+def exchanged_quarantines(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Quarantine rows that belong in the trie, and put rows from the future into tries (A56)."""
-    made = _Builder(n, rng)
+    made = _Builder(n, rng, batch)
     future = [made.row(NOW + YEARS + k) for k in range(6)]
 
     def state(node: NodeId) -> SubscriberState:
@@ -257,9 +261,9 @@ def exchanged_quarantines(n: int, rng: Random) -> Snapshot:
     return made.snapshot({node: state(node) for node in made.nodes})
 
 
-def broken_clocks(n: int, rng: Random) -> Snapshot:
+def broken_clocks(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Set the clock of one member ten years ahead, that of another ten years back (A57)."""
-    made = _Builder(n, rng)
+    made = _Builder(n, rng, batch)
     ahead, behind = (*rng.sample(made.nodes, min(n, 2)), *made.nodes)[:2]
     offsets = {**made.clocks.offsets, ahead: YEARS, behind: -YEARS}
     world = made.snapshot({node: made.state(node, made.held(node)) for node in made.nodes})
