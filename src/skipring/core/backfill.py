@@ -220,7 +220,9 @@ class BackfillClient:
         """Store the batches of a page; return True if one of them is new."""
         replica = self._replica
         complete = in_sequence(batch for batch in page.batches if batch.body)
-        batches = replica.trusted(complete, is_from_fresh=is_fresh(extent.terms))
+        batches: Sequence[RecordBatch] = complete
+        if replica.retention is not None:
+            batches = replica.trusted(complete, is_from_fresh=is_fresh(extent.terms))
         new = replica.add(batches, out, origin=Origin.REPAIR)
         added = {batch.id for batch in new}
         known = [
