@@ -45,7 +45,7 @@ class View:
 def values_of_a_newcomer(host: FakeHost[Subscriber]) -> dict[str, bytes]:
     """Return the values of a table that reads what the member serves."""
     table, replica = KeyValueTable(), host.machine.replica
-    hidden = retention_of(host).quarantine.returned
+    hidden = retention_of(host).quarantine.hidden
     for batch, publications in stored_publications(replica.log, range(replica.log.end)):
         for each in publications if batch.id not in hidden else ():
             table.apply(each, NOW)

@@ -38,7 +38,7 @@ class TableScrub:
         rows = retention.rows
         if rows is None or not rows.policy.compact or not rows.is_complete:
             return []
-        counts = log.end - log.records, len(retention.quarantine.returned), rows.keys
+        counts = log.end - log.records, len(retention.quarantine), rows.keys
         if self._due is None and counts != self._counts:
             self._counts, self._due = counts, log.end
         if self._left is None:
