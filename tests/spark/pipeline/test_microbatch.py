@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -167,6 +168,62 @@ def test_new_field_of_the_payload_becomes_a_column(spark: SparkSession, copy: Pa
     assert found[1]["vip"] is None
     assert not {"__x", "none"} & set(found[9])
     assert "vip" in pd.read_parquet(copy / "lake" / "silver").columns
+
+
+def test_new_fields_that_cannot_be_columns_stay_in_bronze(spark: SparkSession, copy: Path) -> None:
+    gold = "SELECT window_start, s.item, vip FROM silver s JOIN (SELECT 1 AS vip) GROUP BY 1, 2, 3"
+    write_project(copy, gold={"guests": gold})
+    value = b'{"item": "tea", "Item": "x", "ID": 1, "Date": 2, "a": 1, "A": "x", "vip": true}'
+    microbatch(spark, copy).run(rows(spark, [publication(9, value, at_s=4)]), 1)
+    more = [publication(10, b'{"item": "mate", "a": 1.5}', at_s=5)]
+    runner = microbatch(spark, copy)  # after a restart
+    runner.run(rows(spark, more), 2)
+    runner.run(rows(spark, [publication(11, b'{"aB": 1, "vip": 1}', at_s=6)]), 3)
+    found = {row["sequence"]: row for row in read(copy / "lake", "silver")}
+    assert (found[9]["item"], found[9]["A"], found[10]["item"]) == ("tea", "x", "mate")
+    assert found[11]["aB"] == 1.0
+    assert not {"Item", "ID", "Date", "a", "vip"} & set(found[9])
+
+
+def test_lake_with_a_column_that_collides_with_another_is_opened_again(
+    spark: SparkSession, copy: Path
+) -> None:
+    state = json.loads((copy / "lake" / "lake.json").read_text())
+    state["columns"] |= {"Item": "string", "ID": "bigint"}
+    (copy / "lake" / "lake.json").write_text(json.dumps(state))
+    figures = microbatch(spark, copy).run(rows(spark, [publication(9, b'{"item": "x"}')]), 1)
+    assert figures.rows["silver"] == 1
+    assert set(json.loads((copy / "lake" / "lake.json").read_text())["columns"]) == {
+        "item", "amount", "net"
+    }  # fmt: skip
+
+
+def test_expression_that_fails_for_a_row_is_null(spark: SparkSession, tmp_path: Path) -> None:
+    schema = """\
+[columns]
+item = "string"
+amount = "bigint"
+share = { type = "double", sql = "100 / amount" }
+number = { type = "int", sql = "cast(item AS int)" }
+letter = { type = "string", sql = "split(item, '')[7]" }
+picked = { type = "string", sql = "letter_of(item, amount)" }
+
+[expect]
+"share is known" = "share IS NOT NULL"
+"number is small" = "cast(item AS int) < 9"
+"""
+    gold = "SELECT window_start, sum(amount) / min(amount - 4) AS n FROM silver GROUP BY 1"
+    directory = write_project(tmp_path, schema=schema, gold={"ratio": gold})
+    function = "def letter_of(text: str, place: int) -> str:\n    return text[place]\n"
+    (directory / "functions.py").write_text(function)
+    values = [b'{"item": "tea", "amount": 4}', b'{"item": "tea", "amount": 0}']
+    given = rows(spark, [publication(n, value) for n, value in enumerate(values)])
+    microbatch(spark, directory).run(given, 0)
+    (row,) = read(tmp_path / "lake", "silver")
+    assert (row["share"], row["number"], row["letter"], row["picked"]) == (25, None, None, None)
+    (bad,) = read(tmp_path / "lake", "quarantine")
+    assert bad["reason"] == "share is known"
+    assert [row["n"] for row in read(tmp_path / "lake", "ratio")] == [None]
 
 
 def test_deliveries_are_a_table_that_gold_joins(spark: SparkSession, tmp_path: Path) -> None:

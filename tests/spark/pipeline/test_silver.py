@@ -7,7 +7,14 @@ from msgspec import convert
 from pyspark.sql import Row, SparkSession
 
 from skipring.spark.pipeline.project import SilverSchema
-from skipring.spark.pipeline.silver import NOT_JSON, NOT_UTF8, PUBLICATION, SilverTable, inferred
+from skipring.spark.pipeline.silver import (
+    NOT_JSON,
+    NOT_UTF8,
+    PUBLICATION,
+    SilverTable,
+    distinct,
+    inferred,
+)
 from tests.spark.pipeline.lakes import publication, rows
 
 pytestmark = pytest.mark.heavy
@@ -90,6 +97,18 @@ def test_types_of_new_fields_are_inferred_from_good_rows(spark: SparkSession) ->
     found = table.typed(given.select("publication.*"))
     names = sorted({name for row in found.collect() for name in row["_fields"]})
     assert names == ["a", "b", "c", "d", "e", "f", "x y"]
-    expected = {"a": "bigint", "b": "double", "c": "boolean", "d": "string"}
-    assert inferred(found, names, known=3) == expected
-    assert inferred(found, names, known=1000) == {}
+    expected = {"a": "double", "b": "double", "c": "boolean", "d": "string"}
+    assert inferred(found, names, known=FIELDS) == expected
+    assert inferred(found, names, known=[str(number) for number in range(1000)]) == {}
+
+
+def test_names_of_new_fields_differ_from_all_others_as_spark_compares_them() -> None:
+    names = ["Item", "ID", "DATE", "a", "A", "Reason", "größe"]
+    assert distinct(names, known=["item"]) == ["a", "größe"]
+
+
+def test_value_of_another_type_in_a_field_that_is_not_declared_is_null(spark: SparkSession) -> None:
+    table = SilverTable(convert({"columns": FIELDS}, SilverSchema), {"a": "bigint", "b": "double"})
+    given = rows(spark, [publication(1, b'{"n": 1, "a": 1.5, "b": 2}')]).select("publication.*")
+    (row,) = table.typed(given).collect()
+    assert (row["_reason"], row["_silver"]["a"], row["_silver"]["b"]) == (None, None, 2.0)

@@ -127,7 +127,7 @@ class Microbatch:
         typed = stack.enter_context(_kept(upkeep.silver_table.typed(fresh)))
         groups = _summary(typed, upkeep.silver.time)
         names = sorted({name for group in groups for names in group.fields for name in names})
-        if names and upkeep.add_columns(inferred(typed, names, len(upkeep.silver_table.types))):
+        if names and upkeep.add_columns(inferred(typed, names, upkeep.known_names)):
             typed = stack.enter_context(_kept(upkeep.silver_table.typed(fresh)))
             groups = _summary(typed, upkeep.silver.time)
         good = [group for group in groups if not group.is_bad]

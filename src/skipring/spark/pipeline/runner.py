@@ -172,9 +172,13 @@ def start_query(
 
 
 def prepare(spark: SparkSession) -> None:
-    """Set options for a lake: days in UTC, and timestamps that every reader supports."""
+    """Set options for a lake: days in UTC, timestamps of every reader, nulls for errors.
+
+    An expression that cannot be evaluated for a row is null: one row does not stop the pipeline.
+    """
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
     getLogger("py4j").setLevel(CRITICAL)  # it logs every exception that it passes on
     getLogger("SQLQueryContextLogger").disabled = True  # as above
 

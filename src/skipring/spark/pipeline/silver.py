@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from pyspark.errors import AnalysisException, ParseException
@@ -23,8 +23,9 @@ NOT_UTF8: Final = "the value is not UTF-8"
 NOT_JSON: Final = "the value is not a JSON object"
 
 _CORRUPT: Final = "_corrupt"
-# Types of new fields; a value of any other type is text, which contains its JSON.
-_INFERRED: Final = {"BIGINT": "bigint", "DOUBLE": "double", "FLOAT": "double", "BOOLEAN": "boolean"}
+# Types of new fields; a value of any other type is text, which contains its JSON. The first values
+# of a field may be whole numbers by chance, so each number is a double.
+_INFERRED: Final = {"BIGINT": "double", "DOUBLE": "double", "FLOAT": "double", "BOOLEAN": "boolean"}
 
 
 class SilverTable:
@@ -33,9 +34,11 @@ class SilverTable:
     def __init__(self, schema: SilverSchema, added: Mapping[str, str]) -> None:
         self._schema = schema
         is_json = schema.format is PayloadFormat.JSON
-        others = {name: kind for name, kind in added.items() if name not in schema.columns}
-        fields = {name: SilverColumn(kind) for name, kind in others.items() if is_json}
-        self._columns = schema.columns | fields
+        others = distinct(added, known=schema.columns) if is_json else []
+        self._added = {name: added[name] for name in others}
+        self._columns = schema.columns | {
+            name: SilverColumn(kind) for name, kind in self._added.items()
+        }
 
     @property
     def types(self) -> dict[str, str]:
@@ -55,8 +58,9 @@ class SilverTable:
 
     def check(self, spark: SparkSession) -> None:
         """Raise InputError if a type, an expression or a condition is wrong."""
+        usable = distinct(self._columns)
         for name in self._columns:
-            if name in RESERVED_NAMES or name.startswith("_"):
+            if name not in usable or name.startswith("_"):
                 raise InputError(f"the schema cannot have a column {name!r}; choose another name")
         try:
             empty = spark.createDataFrame([], PUBLICATION)
@@ -72,16 +76,18 @@ class SilverTable:
         text = F.col("value").cast("string")
         fields = {
             column.field or name: column.type
-            for name, column in self._columns.items()
+            for name, column in self._schema.columns.items()
             if column.sql is None
         }
-        ddl = ", ".join(f"{quoted(name)} {kind}" for name, kind in fields.items())
+        ddl = _ddl(fields)
         corrupt = f"{ddl}, {_CORRUPT} string" if ddl else f"{_CORRUPT} string"
         parsed = F.from_json(text, corrupt, {"columnNameOfCorruptRecord": _CORRUPT})
         is_json = self._schema.format is PayloadFormat.JSON
         found = rows.select(F.struct("*").alias("_row"), "*")
         if is_json:
             found = found.withColumn("_parsed", parsed)
+        if self._added:  # apart, because a value of another type is no reason for quarantine
+            found = found.withColumn("_others", F.from_json(text, _ddl(self._added)))
         found = self._with_columns(found, text)
         names = [*META_NAMES, *self._columns]
         key = F.col("key").cast("string")
@@ -106,8 +112,8 @@ class SilverTable:
         """Add the columns of the payload, fields first, then expressions in their order."""
         for name, column in self._columns.items():
             if column.sql is None:
-                field = F.col(f"_parsed.{quoted(column.field or name)}")
-                rows = rows.withColumn(name, field)
+                parsed = "_others" if name in self._added else "_parsed"
+                rows = rows.withColumn(name, F.col(f"{parsed}.{quoted(column.field or name)}"))
         if self._schema.format is PayloadFormat.TEXT:
             rows = rows.withColumn("value", text)
         for name, column in self._columns.items():
@@ -153,12 +159,12 @@ class SilverTable:
         return F.array_except(names, F.array(*(F.lit(each) for each in sorted(known))))
 
 
-def inferred(rows: DataFrame, names: list[str], known: int) -> dict[str, str]:
+def inferred(rows: DataFrame, names: Iterable[str], known: Collection[str]) -> dict[str, str]:
     """Return the types of new fields of good rows; skip those that are no names of columns."""
     usable = [
-        name for name in names
-        if name.isidentifier() and name not in RESERVED_NAMES and not name.startswith("_")
-    ][: max(0, FIELDS_MAX - known)]  # fmt: skip
+        name for name in distinct(names, known)
+        if name.isidentifier() and not name.startswith("_")
+    ][: max(0, FIELDS_MAX - len(known))]  # fmt: skip
     if not usable:
         return {}
     value = F.try_parse_json(F.col("value").cast("string"))
@@ -183,6 +189,27 @@ def is_json_object(text: Column) -> Column:
     in_object = F.try_parse_json(F.concat(F.lit('{"":'), text, F.lit("}")))
     is_object = F.ltrim(text).startswith("{")
     return is_object & in_array.isNotNull() & in_object.isNotNull()
+
+
+def distinct(names: Iterable[str], known: Iterable[str] = ()) -> list[str]:
+    """Return the names that differ from each other, from known and from reserved names."""
+    first: dict[str, str] = {}
+    for name in names:
+        first.setdefault(folded(name), name)
+    taken = {folded(name) for name in (*RESERVED_NAMES, *known)}
+    return [name for key, name in first.items() if key not in taken]
+
+
+def folded(name: str) -> str:
+    """Return a text that is the same for names which Spark regards as equal.
+
+    Spark ignores the case of columns, as Java does: it compares upper case, then lower case.
+    """
+    return name.upper().casefold()
+
+
+def _ddl(fields: Mapping[str, str]) -> str:
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in fields.items())
 
 
 def quoted(name: str) -> str:

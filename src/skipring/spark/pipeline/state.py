@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from skipring.errors import InputError
 from skipring.spark.pipeline.lake_files import LakeFiles
 from skipring.spark.pipeline.project import Project
+from skipring.spark.pipeline.silver import distinct, folded
 
 FILE: Final = "lake.json"
 FORMAT: Final = "skipring-lake/2"
@@ -56,9 +57,11 @@ def agreed(files: LakeFiles, project: Project) -> LakeState:
     lake = files.uri()
     _require_same(lake, "topics", ", ".join(state.topics), ", ".join(topics))
     _require_same(lake, "time", state.time, schema.time)
+    names = {folded(name): name for name in distinct(state.columns)}
     for name, column in schema.columns.items():
         known = state.columns.get(name, column.type)
         _require_same(lake, f"silver.{name}", known, column.type)
+        _require_same(lake, "the column", names.get(folded(name), name), name)
     has_rows = len(files.list("bronze")) > 1  # more than the date of the empty file
     if has_rows and not files.exists(f"{CHECKPOINT}/offsets"):
         raise InputError(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
+from functools import wraps
+from logging import getLogger
 from typing import Any, Final, get_type_hints
 
 from pyspark.sql import SparkSession
 
+from skipring.errors import InputError
 from skipring.spark.arrow import DELIVERY, spark_schema
 from skipring.spark.pipeline import gold
 from skipring.spark.pipeline.gold import GoldSource
@@ -23,6 +26,7 @@ TRACE: Final = spark_schema(DELIVERY)
 COMPACTED_DAYS: Final = 3  # Guess: late rows of older days are few; optimize merges them.
 _SQL_TYPES: Final = {int: "bigint", float: "double", str: "string", bool: "boolean"}
 _MINUTES: Final = 1440  # of a day
+_LOG: Final = getLogger(__name__)
 
 
 class Upkeep:
@@ -33,6 +37,7 @@ class Upkeep:
         self.project = project
         self._state = state
         self._maintained: date | None = None
+        self._refused: set[str] = set()  # new fields that cannot be columns
         self.silver_table = SilverTable(project.silver, state.columns)
         quarantine = f"{PUBLICATION}, `reason` string"
         self.bronze = LakeTable(name=BRONZE, columns=PUBLICATION, time="timestamp")
@@ -42,8 +47,12 @@ class Upkeep:
     @property
     def silver(self) -> LakeTable:
         """Return the table of typed rows, with its current columns."""
-        table = self.silver_table
-        return LakeTable(name=SILVER, columns=table.columns, time=table.time)
+        return _silver(self.silver_table)
+
+    @property
+    def known_names(self) -> set[str]:
+        """Return the names of fields that are columns already, or cannot be columns."""
+        return {*self.silver_table.types, *self._refused}
 
     @property
     def tables(self) -> list[LakeTable]:
@@ -75,12 +84,37 @@ class Upkeep:
 
         The state is written first: a column without rows does no harm after a kill.
         """
-        if not types:
+        added = self._accepted(types)
+        if not added:
             return False
-        columns = {**self._state.columns, **types}
+        columns = {**self._state.columns, **added}
         self._save(columns=columns)
         self.silver_table = SilverTable(self.project.silver, columns)
         self.lake.make_table(self.silver)
+        return True
+
+    def _accepted(self, types: Mapping[str, str]) -> dict[str, str]:
+        """Return the new columns with which the schema and all gold queries stay valid."""
+        if self._fits(types):
+            return dict(types)
+        accepted: dict[str, str] = {}
+        for name, kind in types.items():
+            if self._fits({**accepted, name: kind}):
+                accepted[name] = kind
+            else:
+                self._refused.add(name)
+                _LOG.warning("the field %r is not added: gold queries fail with this column", name)
+        return accepted
+
+    def _fits(self, types: Mapping[str, str]) -> bool:
+        table = SilverTable(self.project.silver, {**self._state.columns, **types})
+        sources = {each.name: GoldSource(each) for each in (*self.gold_sources, _silver(table))}
+        try:
+            table.check(self.lake.spark)
+            for each in self.project.gold:
+                gold.columns_of(self.lake, each, sources)
+        except InputError:
+            return False
         return True
 
     def maintain(self) -> None:
@@ -142,11 +176,30 @@ class Upkeep:
         self._state = saved(self.lake.files, self._state, **changes)
 
 
+def _silver(table: SilverTable) -> LakeTable:
+    return LakeTable(name=SILVER, columns=table.columns, time=table.time)
+
+
 def register_functions(spark: SparkSession, functions: Iterable[Callable[..., Any]]) -> None:
-    """Register functions for SQL under their names; the annotation states the type."""
+    """Register functions for SQL under their names; the annotation states the type.
+
+    An exception in a function is a null: one row does not stop the pipeline.
+    """
     for function in functions:
         if hasattr(function, "returnType"):  # made with pyspark's udf or pandas_udf
             spark.udf.register(function.__name__, function)
         else:
             returned = get_type_hints(function).get("return", str)
-            spark.udf.register(function.__name__, function, _SQL_TYPES.get(returned, "string"))
+            kind = _SQL_TYPES.get(returned, "string")
+            spark.udf.register(function.__name__, _or_null(function), kind)
+
+
+def _or_null(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def guarded(*given: Any) -> Any:  # noqa: ANN401  (the user's own types)
+        try:
+            return function(*given)
+        except Exception:  # noqa: BLE001  (the user's own code)
+            return None
+
+    return guarded
