@@ -134,6 +134,29 @@ def test_standby_whose_member_does_not_answer_is_dropped_after_many_reads() -> N
     assert with_standby(LoneMember(ids), TOPIC, before, after, holder_of(9)).standby is None
 
 
+@given(st.data())
+def test_standby_of_a_query_that_is_far_behind_differs_by_few_publications(
+    data: DataObject,
+) -> None:
+    scene = Scene(600, Random(data.draw(st.integers(0, 1000))))
+    standby, read = START, 0
+    while read < 600:
+        until = min(600, read + data.draw(st.integers(1, 200)))
+        theirs = min(600, standby.offset_after(until - read))
+        standby, read = scene.moved(standby, range(read, until), theirs), until
+        assert standby.offset == read
+        assert len(standby.missing) == len(standby.seen) <= 6
+
+
+def test_standby_that_was_behind_catches_up() -> None:
+    scene = Scene(100, Random(2))
+    behind = scene.moved(START, range(40), 0)
+    assert behind.offset_after(10) == 50
+    assert scene.moved(behind, range(40, 50), 50).offset_after(0) == 50
+    ahead = scene.moved(START, range(10), 60)
+    assert ahead.offset_after(5) == 60  # a standby does not move back
+
+
 def test_members_that_differ_much_are_not_standbys() -> None:
     read = [key(number) for number in range(EXCEPTIONS_MAX + 1)]
     end = place(len(read))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from random import Random
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -406,6 +407,56 @@ def test_query_with_available_now_ends_after_its_store_is_lost(ring: Ring) -> No
     batches = [query.batch(ReadMaxRows(30)) for _ in range(4)]
     assert batches[-1] == 0
     assert sorted(query.ids) == all_ids(ring, node_of(ring, query))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_query_that_is_far_behind_continues_elsewhere(tmp_path: Path, count: int) -> None:
+    rng, batches = Random(count), made(5000)
+    for node in NODES:  # each has a slightly different order
+        places = sorted(range(len(batches)), key=lambda place: place + rng.uniform(0, 8))
+        fill(tmp_path, [node], [batches[place] for place in places])
+    with running_ring(3, tmp_path) as ring:
+        query = Query(ring)
+        assert [query.batch(ReadMaxRows(500)) for _ in range(count)] == [500] * count
+        lose(ring, node_of(ring, query))
+        query.drain(ReadMaxRows(700))
+        assert read_once(query, 5000)
+        stop_readers()
+
+
+def test_query_continues_elsewhere_without_a_supervisor(ring: Ring) -> None:
+    query = Query(ring)
+    query.batch()
+    node = node_of(ring, query)
+    publish(ring, 0)
+    start, end = query.offset, query.reader.latestOffset(query.offset, ReadAllAvailable())
+    ring.run(ring.cluster.stop_supervisor())
+    lose(ring, node)
+    assert query.reader.reportLatestOffset() is None
+    assert len(query.run(start, end)) == 10  # a micro-batch that was planned before
+    assert query.batch() == 10
+    assert read_once(query, 510)
+
+
+def test_query_waits_for_its_only_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, NODES[:1], BATCHES)
+    with running_ring(1, tmp_path) as ring:
+        query = Query(ring)
+        query.batch()
+        publish(ring, 0)
+        lose(ring, "n00")
+        assert query.reader.reportLatestOffset() is None
+        with pytest.raises(UnreachableError):
+            query.batch()
+
+        def restart(_: float) -> None:
+            if "n00" not in ring.cluster.nodes:
+                ring.run(ring.cluster.restart("n00"))
+
+        monkeypatch.setattr("skipring.spark.snapshot.sleep", restart)
+        assert query.batch() == 10
+        assert read_once(query, 510)
+        stop_readers()
 
 
 # -- stores that were restored from a backup -----------------------------------------------------

@@ -66,12 +66,12 @@ def _moved(
     other = stores.find(topic, standby, looks=1)
     if other is None:
         return None
-    durable_end = other.survey.durable_end
-    if max(after.offset - before.offset, durable_end - standby.offset) > IDS_MAX:
+    until = min(other.survey.durable_end, standby.offset_after(after.offset - before.offset))
+    if max(after.offset - before.offset, until - standby.offset) > IDS_MAX:
         return None
-    end = stores.place_at(topic, other, durable_end)
+    end = stores.place_at(topic, other, until)
     read = stores.entries(topic, holder, before.offset, after.offset)
-    arrived = stores.entries(topic, other, standby.offset, durable_end)
+    arrived = stores.entries(topic, other, standby.offset, until)
     return standby.moved((key for _, key in read), arrived, end)
 
 

@@ -57,6 +57,13 @@ class Standby(LogPlace, frozen=True, kw_only=True):
     missing: tuple[Entry, ...] = ()  # before the offset, but not read
     seen: frozenset[bytes] = frozenset()  # read, but not before the offset
 
+    def offset_after(self, count: int) -> int:
+        """Return the offset before which there are as many entries as read after more reads.
+
+        Two members have stored the same publications in roughly the same order, so few differ.
+        """
+        return max(self.offset, self.offset + count + len(self.seen) - len(self.missing))
+
     def moved(self, read: Iterable[bytes], arrived: Iterable[Entry], end: LogPlace) -> Self | None:
         """Return the standby after more reads and arrivals; None if the stores differ too much."""
         missing = {key: offset for offset, key in self.missing}

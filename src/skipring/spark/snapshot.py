@@ -42,14 +42,17 @@ class MemberStores:
     def find(self, topic: TopicId, place: LogPlace, looks: int = LOOKS_AT_MANY) -> MemberLog | None:
         """Return the member that has the log of a place; None if no member has it.
 
-        Its survey has the chain value at the place.
+        Its survey has the chain value at the place. Raise UnreachableError if no member answers.
         """
-        if known := self._known.get((topic, place.store)):  # a known member needs no supervisor
-            holder = self._client.survey_of(topic, *known, place.offset)
-            if holder is not None and has_place(holder.survey, place):
-                return holder
+        if holder := self.known(topic, place):
+            return holder
         for look in range(looks):
-            holders = self._survey(topic, offset=place.offset)
+            try:
+                holders = self._survey(topic, offset=place.offset)
+            except UnreachableError:  # a member or a supervisor may be restarting
+                if look + 1 >= min(looks, LOOKS):
+                    raise
+                holders = []
             named = [each for each in holders if each.survey.store == place.store]
             if named:
                 return next((each for each in named if has_place(each.survey, place)), None)
@@ -57,6 +60,12 @@ class MemberStores:
                 break  # these were all members
             sleep(AGAIN_S)
         return None
+
+    def known(self, topic: TopicId, place: LogPlace) -> MemberLog | None:
+        """Return the known member that has the log of a place, without a supervisor, if any."""
+        known = self._known.get((topic, place.store))
+        holder = known and self._client.survey_of(topic, *known, place.offset)
+        return holder if holder and has_place(holder.survey, place) else None
 
     def durable(self, topic: TopicId, bits: int | None = None) -> list[MemberLog]:
         """Return the members that store the topic on disk, the longest log first."""

@@ -158,12 +158,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return with_standby(stores, topic, known, after, ahead.holder)
 
     def reportLatestOffset(self) -> Json | None:
-        """Return the current ends of the logs that the query reads, for its metrics."""
+        """Return the current ends of the logs that the query reads, for its metrics.
+
+        None without an answer: a query does not fail because its lag is unknown.
+        """
         ends = {}
-        for topic in self._topics(self._reading):
-            place = self._reading.get(topic)
-            holder = place and self._members().find(topic, place, looks=1)
-            ends[topic] = end_place(holder or self._members().first(topic))
+        try:
+            for topic in self._topics(self._reading):
+                place = self._reading.get(topic)
+                holder = place and self._members().find(topic, place, looks=1)
+                ends[topic] = end_place(holder or self._members().first(topic))
+        except UnreachableError:
+            return None
         return to_json(ends)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
@@ -237,7 +243,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ahead(self, topic: TopicId, position: Position) -> Pending:
         """Return the unread offsets after a position; in another store if its store is gone."""
-        holder = self._members().find(topic, position)
+        holder = self._holder(topic, position)
         if holder is not None:
             end = holder.survey.durable_end
             first = self._first_offset(topic, holder, position.offset)
@@ -245,6 +251,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             ahead = self._elsewhere(topic, position)
         return self._until_the_last(topic, ahead)
+
+    def _holder(self, topic: TopicId, position: Position) -> MemberLog | None:
+        """Return the member that has a position; None if no member has it.
+
+        Raise UnreachableError if no member answers, the known one of the standby included.
+        """
+        stores, standby = self._members(), position.standby
+        try:
+            return stores.find(topic, position)
+        except UnreachableError:
+            if standby is None or stores.known(topic, standby) is None:
+                raise
+            return None
 
     def _first_offset(self, topic: TopicId, holder: MemberLog, offset: int) -> int:
         fails = self._options.fails_on_data_loss
@@ -286,7 +305,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Sequence[RangePartition]:
         """Return the partitions from one position to another."""
         stores = self._members()
-        holder = stores.find(topic, after)
+        holder = self._holder(topic, after)
         # The end first: if a store is restored meanwhile, one of the two checks or the task detects
         # it.
         if holder is not None and before.is_in_log_of(after) and stores.has(topic, holder, before):
