@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from pyspark.sql import SparkSession
 
 from skipring.errors import InputError
 from skipring.spark.pipeline import lake as lake_module
+from skipring.spark.pipeline.lake_files import LakeFiles
 from tests.spark.pipeline.lakes import (
     MINUTES,
     NOON,
@@ -128,3 +131,54 @@ def test_small_files_are_merged_without_changing_rows(
     assert ids(tmp_path / "lake", "silver") == before
     again = rows(spark, [publication(number, TEA, at_s=number) for number in range(4)])
     assert microbatch(spark, tmp_path).run(again, 3).duplicates == 3
+
+
+class Killed(BaseException):
+    """Simulated kill, which no handler catches."""
+
+
+def test_no_row_is_visible_twice_while_files_are_merged_or_after_a_kill(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_module, "OPEN_BYTES_MAX", 0)  # each micro-batch begins a file
+    runner = microbatch(spark, write_project(tmp_path / "all", gold={}))
+    for number in range(6):
+        runner.run(rows(spark, [publication(number, TEA, at_s=number)]), number)
+    largest = max(path.stat().st_size for path in files(tmp_path / "all" / "lake", "silver"))
+    monkeypatch.setattr(lake_module, "FILE_BYTES", 3 * largest)  # two merged files
+    steps = 0
+    while True:  # killed before each step
+        directory = Path(copytree(tmp_path / "all", tmp_path / f"killed-{steps}"))
+        every = ids(directory / "lake", "silver")
+        with monkeypatch.context() as patched:
+            watch_steps(patched, directory / "lake", steps)
+            try:
+                opened(spark, directory).optimize()
+                break
+            except Killed:
+                steps += 1
+        opened(spark, directory).optimize()
+        assert ids(directory / "lake", "silver") == every
+    assert steps == 6  # two groups: two files are removed, then the merged one is put in place
+    assert len(files(directory / "lake", "silver")) == 3
+
+
+def watch_steps(patched: pytest.MonkeyPatch, lake: Path, steps: int) -> None:
+    """Check before each change of silver that no row is visible twice; kill after some of them."""
+    count = 0
+
+    def watched(change: Callable[..., None]) -> Callable[..., None]:
+        def step(own: LakeFiles, *paths: str) -> None:
+            nonlocal count
+            if paths[-1].startswith("silver/"):
+                seen = ids(lake, "silver")
+                assert len(seen) == len(set(seen))
+                if count == steps:
+                    raise Killed
+                count += 1
+            change(own, *paths)
+
+        return step
+
+    for name in ("replace", "remove"):
+        patched.setattr(LakeFiles, name, watched(getattr(LakeFiles, name)))

@@ -222,20 +222,18 @@ class Lake:
         return old
 
     def compact(self, table: LakeTable, days: Iterable[str]) -> int:
-        """Merge the files of dates into files of FILE_BYTES; return the number of merged files."""
+        """Merge the files of dates into files of FILE_BYTES; return the number of merged files.
+
+        A commit has one new file, so the rows of a new and an old file are never both visible.
+        """
         merged = 0
         for day in days:
-            sizes = self.parts(table.name, day)
-            small = sorted(path for path, size in sizes.items() if size < FILE_BYTES // 2)
-            if len(small) <= 1:
-                continue
-            merged += len(small)
-            rows = self.read(table.name, table.columns, small)
-            with self.commit() as commit:
-                commit.write_merged(
-                    table.name, day, rows, small, sum(map(sizes.__getitem__, small))
-                )
-            self._parts.pop((table.name, day), None)
+            for small in groups_of_small(self.parts(table.name, day)):
+                merged += len(small)
+                rows = self.read(table.name, table.columns, small)
+                with self.commit() as commit:
+                    commit.write_merged(rows, small)
+                self._parts.pop((table.name, day), None)
         return merged
 
 
@@ -293,17 +291,13 @@ class LakeCommit:
             self._lake.dates(table).add(day.name)
         self._removals += sorted(set(old) - new)
 
-    def write_merged(
-        self, table: str, day: str, rows: DataFrame, old: list[str], size: int
-    ) -> None:
-        """Replace files of a date by files with the same rows."""
-        staged = self._stage(rows.drop(DATE).coalesce(-(-size // FILE_BYTES)))
-        entries = self._lake.files.list(staged)
-        paths = chain(old, names_after(table, day, max(old)))
-        self._moves += [
-            (f"{staged}/{entry.name}", path) for entry, path in zip(entries, paths, strict=False)
-        ]
-        self._removals += sorted(set(old) - {target for _, target in self._moves})
+    def write_merged(self, rows: DataFrame, old: list[str]) -> None:
+        """Replace files of a date by one file with the same rows; the last step shows it."""
+        staged = self._stage(rows.drop(DATE).coalesce(1))
+        (entry,) = self._lake.files.list(staged)
+        first, *others = old
+        self._moves.append((f"{staged}/{entry.name}", first))
+        self._removals += others
 
     def _stage(self, rows: DataFrame, *partitions: str) -> str:
         place = next(self._staged)
@@ -320,6 +314,21 @@ def names_after(table: str, day: str, last: str) -> Iterator[str]:
     """Yield the names of new files after the last one."""
     number = int(last[-len("000000.parquet") : -len(".parquet")]) + 1 if last else 0
     return (f"{table}/{day}/part-{each:06}.parquet" for each in count(number))
+
+
+def groups_of_small(sizes: Mapping[str, int]) -> list[list[str]]:
+    """Return groups of at least two small files that fit together in FILE_BYTES, in order."""
+    groups: list[list[str]] = []
+    total = FILE_BYTES
+    for path, size in sorted(sizes.items()):
+        if size >= FILE_BYTES // 2:
+            continue
+        if total + size > FILE_BYTES:
+            groups.append([])
+            total = 0
+        groups[-1].append(path)
+        total += size
+    return [group for group in groups if len(group) > 1]
 
 
 def bucket_file(directory: str) -> str:
