@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from skipring.spark.pipeline.progress import PipelineProgress, Report
     from skipring.spark.pipeline.project import Project
 
-UI: Final = {"spark.ui.enabled": "true", "spark.ui.port": "0"}
 PROJECT: Final = click.argument("directory", type=DIRECTORY)
 
 
@@ -80,33 +79,26 @@ def run(
     """
     from skipring.spark import session
     from skipring.spark.pipeline.project import read_project
-    from skipring.spark.pipeline.runner import CONF, PipelineRun, rooted, run_pipeline
+    from skipring.spark.pipeline.runner import PipelineRun, rooted, run_conf, run_pipeline
 
     access.credentials()  # fail now instead of in Spark's workers
     project = read_project(directory)
     plan = rooted(PipelineRun(project=project, access=_absolute(access), is_once=once))
-    shows_ui = ui if ui is not None else not once and _is_local(spark)
-    conf = {**CONF, **(UI if shows_ui else {}), **project.settings.spark, **spark.conf}
+    shows_ui = False if ui is None and once else ui
+    conf = run_conf(project, spark.conf, master=spark.master, shows_ui=shows_ui)
     ending = _Ending()
     with (
         _shown(project, metrics, as_json=as_json) as report,
         session.opened(master=spark.master, conf=conf, app="skipring pipeline") as started,
         ending.on_signals(),
     ):
-        if shows_ui and (page := started.sparkContext.uiWebUrl) is not None:
+        if (page := started.sparkContext.uiWebUrl) is not None:
             click.echo(f"Spark's page: {page}", err=True)
         totals = run_pipeline(started, plan, report, ending.is_due)
     if not as_json:
         rows = ", ".join(f"{name} {count:,}" for name, count in totals.items())
         click.echo(f"new rows in {project.lake}: {rows or 'none'}")
     return ending.status
-
-
-def _is_local(spark: SparkChoice) -> bool:
-    """Return True if Spark's page is on loopback, because no other machine takes part."""
-    from skipring.spark.session.builder import chosen_master, is_on_this_machine
-
-    return is_on_this_machine(spark.master or chosen_master(spark.conf, {}))
 
 
 def _absolute(access: Access) -> Access:

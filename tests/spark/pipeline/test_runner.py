@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from skipring.errors import StoreBusyError
 from skipring.spark.pipeline import runner as runner_module
 from skipring.spark.pipeline.project import read_project
-from tests.spark.pipeline.lakes import write_project
+from tests.spark.pipeline.lakes import PIPELINE, write_project
 
 
 @pytest.mark.heavy
@@ -33,6 +33,39 @@ def test_lake_that_another_process_writes_to_is_refused(
             runner_module.opened_lake(spark, project).__enter__()
     with runner_module.opened_lake(spark, project):
         pass
+
+
+@pytest.mark.parametrize(
+    ("project_master", "master", "choice", "shows_ui"),
+    [
+        (None, None, None, True),
+        ("spark://cluster:7077", None, None, False),
+        ("spark://cluster:7077", "local[2]", None, True),
+        ("spark://cluster:7077", None, True, True),
+        ("local[2]", "yarn", None, False),
+        (None, None, False, False),
+    ],
+)
+def test_page_of_spark_is_shown_on_loopback_or_on_demand(
+    tmp_path: Path, project_master: str | None, master: str | None, choice: bool | None,
+    shows_ui: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("MASTER", raising=False)
+    setting = f'[spark]\n"spark.master" = "{project_master}"\n' if project_master else ""
+    project = read_project(write_project(tmp_path, pipeline=PIPELINE + setting))
+    conf = runner_module.run_conf(project, {"a": "b"}, master=master, shows_ui=choice)
+    assert conf["spark.ui.enabled"] == str(shows_ui).lower()
+    assert conf["a"] == "b"
+
+
+def test_page_of_spark_is_not_shown_for_a_master_in_the_defaults_of_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.master yarn\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    project = read_project(write_project(tmp_path / "project"))
+    conf = runner_module.run_conf(project, {}, master=None)
+    assert conf["spark.ui.enabled"] == "false"
 
 
 class _Query:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from logging import CRITICAL, getLogger
 from threading import Event, Lock
@@ -29,6 +29,7 @@ from skipring.spark.pipeline.progress import PipelineProgress, Report, behind
 from skipring.spark.pipeline.project import Project
 from skipring.spark.pipeline.state import CHECKPOINT, LakeState, agreed, saved
 from skipring.spark.pipeline.upkeep import Upkeep
+from skipring.spark.session.builder import chosen_master, is_on_this_machine, submitted_settings
 from skipring.spark.stream import StreamReader
 
 POLL_S: Final = 0.2  # Guess: a delay of the output that a user does not notice.
@@ -43,6 +44,8 @@ FINISH_S: Final = 10.0  # Guess: a user who interrupts does not want to wait lon
 DELIVERIES_MAX: Final = 400_000  # Guess: some seconds of work; deliveries are small.
 # Measured: the steps of a micro-batch are small queries, which adaptive execution splits into jobs.
 CONF: Final = {"spark.sql.adaptive.enabled": "false"}
+UI: Final = {"spark.ui.enabled": "true", "spark.ui.port": "0"}
+NO_UI: Final = {"spark.ui.enabled": "false"}
 
 
 class PipelineRun(Struct, frozen=True, kw_only=True):
@@ -52,6 +55,19 @@ class PipelineRun(Struct, frozen=True, kw_only=True):
     access: Access
     is_once: bool = False  # read the available publications, then end
     began: dict[str, dict[str, str | int]] = {}  # start of a new lake
+
+
+def run_conf(
+    project: Project, given: Mapping[str, str], *, master: str | None, shows_ui: bool | None = None
+) -> dict[str, str]:
+    """Return the settings of a run's session; the caller's come before those of the project.
+
+    By default Spark's page is shown if it is on loopback, because no other machine takes part.
+    """
+    conf = {**project.settings.spark, **given}
+    if shows_ui is None:
+        shows_ui = is_on_this_machine(master or chosen_master(conf, submitted_settings()))
+    return {**CONF, **(UI if shows_ui else NO_UI), **conf}
 
 
 def rooted(run: PipelineRun) -> PipelineRun:
