@@ -55,6 +55,13 @@ def test_other_python_that_can_import_skipring_is_accepted(tmp_path: Path) -> No
     check_python(program(tmp_path, f'exec {sys.executable} "$@"'))
 
 
+def test_python_of_another_version_is_reported_with_the_remedy(tmp_path: Path) -> None:
+    other = program(tmp_path, "echo 3.9")
+    remedy = f"it is Python 3.9, and the driver .*set PYSPARK_PYTHON={sys.executable}"
+    with pytest.raises(InputError, match=remedy):
+        check_python(other)
+
+
 @pytest.mark.parametrize("is_present", [False, True])
 def test_python_without_skipring_is_reported_with_the_remedy(
     tmp_path: Path, is_present: bool

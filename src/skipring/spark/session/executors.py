@@ -99,23 +99,32 @@ def check_workers(spark: SparkSession) -> None:
 
 
 def check_python(program: str) -> None:
-    """Raise InputError if a Python program cannot import the data source."""
+    """Raise InputError if a Python program has another version, or cannot import skipring."""
     found = shutil.which(program)
     if found is not None and Path(found).absolute() == Path(sys.executable).absolute():
         return
-    command = [found or program, "-c", f"import {_IMPORTED}"]
+    asked = f"import sys; print(*sys.version_info[:2], sep='.'); import {_IMPORTED}"
+    command = [found or program, "-c", asked]
     try:
         done = subprocess.run(command, capture_output=True, timeout=IMPORT_WAIT_S, check=False)  # noqa: S603  (the user's own Python)
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = str(error)
     else:
-        if not done.returncode:
+        found_version = done.stdout.decode(errors="replace").partition("\n")[0]
+        if found_version and found_version != _version():
+            reason = f"it is Python {found_version}, and the driver {_version()}"
+        elif not done.returncode:
             return
     raise InputError(
         f"Spark's workers run {program}, which cannot import skipring ({reason}); set "
         f"PYSPARK_PYTHON={sys.executable} in the environment before the session starts"
     )
+
+
+def _version() -> str:
+    """Return the version of Python that driver and workers must share."""
+    return ".".join(map(str, sys.version_info[:2]))
 
 
 def package_zip() -> bytes:
@@ -161,8 +170,7 @@ def _explained(error: Exception, *, is_late: bool) -> Exception:
         )
     lines = [line.strip() for line in str(error).splitlines()]
     reason = next((line for line in lines if any(sign in line for sign in _SIGNS)), lines[0])
-    version = ".".join(map(str, sys.version_info[:2]))
     return InputError(
-        f"executors cannot run the code of skipring ({reason}); they need Python {version} and the "
-        f"dependencies of PySpark: {_HOW_TO_SHIP}"
+        f"executors cannot run the code of skipring ({reason}); they need Python {_version()} and "
+        f"the dependencies of PySpark: {_HOW_TO_SHIP}"
     )
