@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from skipring.errors import InputError, MessageError, UnreachableError
+from skipring.net.access import Access
 from skipring.spark.delivery_source import (
     STORES_MAX,
     DeliveriesDataSource,
@@ -26,6 +27,7 @@ from skipring.spark.delivery_source import (
     to_arrow,
     to_json,
 )
+from skipring.spark.ring_client import RingClient
 from skipring.wire.rpc import DeliveryPage
 from tests.spark.reading import rows_of
 from tests.spark.rings import TOPIC, Ring, running_ring
@@ -65,6 +67,24 @@ def test_every_member_reports_the_arrival_of_each_publication(ring: Ring) -> Non
         assert (row["origin"] == "own") == (row["node"] == "n01")
         assert (row["hops"] > 0) == (row["origin"] == "spread")
     assert {row["offset"] for row in rows} == set(range(COUNT))
+
+
+def test_tasks_of_a_process_share_a_client(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[RingClient] = []
+
+    def counted(access: Access) -> RingClient:
+        made.append(RingClient(access))
+        return made[-1]
+
+    options = {"supervisor": ring.supervisor, "subscribe": TOPIC}
+    reader = TraceBatchReader(parse_options(options, is_stream=False))
+    partitions = reader.partitions()
+    monkeypatch.setattr("skipring.spark.ring_client._kept", {})
+    monkeypatch.setattr("skipring.spark.ring_client.RingClient", counted)
+    monkeypatch.setattr("skipring.spark.delivery_source.RingClient", counted)
+    assert len(rows_of(reader, partitions)) == COUNT * len(NODES)
+    (client,) = made
+    client.close()
 
 
 def test_stream_reads_every_delivery_once_in_limited_batches(ring: Ring) -> None:

@@ -37,7 +37,7 @@ from skipring.rpc.log_reader import MemberLog
 from skipring.spark.arrow import DELIVERY, binary_ids, spark_schema
 from skipring.spark.options import ACCESS_OPTIONS, EARLIEST, ReadOptions, check_names
 from skipring.spark.partitions import cut, shared_out
-from skipring.spark.ring_client import RingClient, freeze_gc
+from skipring.spark.ring_client import RingClient, freeze_gc, task_client
 from skipring.wire.rpc import Address, DeliveryPage
 
 NAME: Final = "skipring_deliveries"
@@ -244,7 +244,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
     if not isinstance(partition, TracePartition):
         return
     topic, node, address = partition.topic, partition.node, partition.address
-    with RingClient(options.access) as client:
+    with task_client(options.access) as client:
         try:
             for page in client.deliveries(topic, node, address, partition.offsets):
                 if page.offsets:
