@@ -26,6 +26,12 @@ def metrics_page(*, is_pipeline: bool = True, last: float | None = 1.0) -> Itera
         name = "skipring_pipeline_last_batch_timestamp_seconds"
         ended = Gauge(name, "End.", registry=registry)
         ended.set(last or 0)
+    with served(registry) as address:
+        yield address
+
+
+@contextmanager
+def served(registry: CollectorRegistry) -> Iterator[str]:
     server, thread = start_http_server(0, "127.0.0.1", registry)
     try:
         yield f"127.0.0.1:{server.server_port}"
@@ -42,6 +48,18 @@ def test_lag_and_age_are_read_from_the_metrics() -> None:
     assert found.age_s is not None
     assert found.age_s > 1e9
     assert fresh.age_s is None
+
+
+def test_lag_of_streams_is_read_from_the_metrics() -> None:
+    registry = CollectorRegistry()
+    name = "skipring_stream_lag_publications"  # as skipring.spark.lag
+    lag = Gauge(name, "Unread.", ["query", "topic"], registry=registry)
+    lag.labels('my "rates"', "orders").set(15)
+    with served(registry) as address, served(CollectorRegistry()) as other:
+        found, silent = asyncio.run(lags([address, other]))
+    assert found.is_stream
+    assert found.behind == {'orders (my \\"rates\\")': 15}
+    assert silent.behind is None
 
 
 @pytest.mark.parametrize("is_pipeline", [True, False])
@@ -64,4 +82,4 @@ def test_dashboard_serves_the_lag() -> None:
     with metrics_page() as address:
         known, silent = asyncio.run(ask(address))
     assert (known["address"], known["behind"]) == (address, {"orders": 7})
-    assert silent == {"address": UNUSED, "behind": None, "age_s": None}
+    assert silent == {"address": UNUSED, "behind": None, "is_stream": False, "age_s": None}

@@ -82,9 +82,10 @@ function contentOf(roots, differs) {
   return named ? `${roots}: ${named}${more}` : `${roots} different`;
 }
 
-function lagOf({ address, behind, age_s: age }) {
+function lagOf({ address, behind, is_stream: isStream, age_s: age }) {
   if (behind === null) return `pipeline ${address} does not answer`;
   const topics = Object.entries(behind).map(([topic, more]) => `${topic} ${count(more)} behind`);
+  if (isStream) return `streams ${address}: ${topics.join(", ") || "no lag known"}`;
   const last = age === null ? "no batch yet" : `last batch ${count(Math.round(age))} s ago`;
   return [`pipeline ${address}: ${topics.join(", ")}`.replace(/: $/, ""), last].join(", ");
 }
