@@ -41,6 +41,7 @@ def test_missing_file_is_no_error(spark: SparkSession, tmp_path: Path) -> None:
         ("s3a://bucket/x", "spark.jars.packages=org.apache.hadoop:hadoop-aws:3"),
         ("gs://bucket/x", "com.google.cloud.bigdataoss:gcs-connector"),
         ("unknown://bucket/x", "Spark has no driver for unknown://"),
+        ("unknown:/x", "Spark has no driver for unknown://"),
     ],
 )
 def test_missing_driver_is_an_error_with_its_package(
@@ -48,6 +49,11 @@ def test_missing_driver_is_an_error_with_its_package(
 ) -> None:
     with pytest.raises(InputError, match=reason):
         LakeFiles(spark, root)
+
+
+def test_address_of_a_local_lake_is_a_lake(spark: SparkSession, tmp_path: Path) -> None:
+    LakeFiles(spark, f"file:{tmp_path}").write("a", b"b")
+    assert (tmp_path / "a").read_bytes() == b"b"
 
 
 def test_unusable_directory_is_reported(spark: SparkSession, tmp_path: Path) -> None:

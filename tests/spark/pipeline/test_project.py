@@ -53,6 +53,14 @@ def test_template_does_not_overwrite_files(tmp_path: Path) -> None:
         write_template("orders", tmp_path, ("orders",))
 
 
+@pytest.mark.parametrize("lake", ["file:/srv/lake", "hdfs:/lake", "s3a://bucket/lake", "/srv/a:/b"])
+def test_lake_with_a_scheme_or_an_absolute_path_is_not_in_the_project(
+    tmp_path: Path, lake: str
+) -> None:
+    pipeline = f'{PIPELINE}lake = "{lake}"\n'
+    assert read_project(write_project(tmp_path, pipeline=pipeline)).lake == lake
+
+
 def test_project_has_the_settings_of_its_files(tmp_path: Path) -> None:
     pipeline = f'{PIPELINE}lake = "s3a://b/x"\ntrigger = "500ms"\nretention = "90d"\n'
     sql = f"-- window: 10m\n{ITEMS};"

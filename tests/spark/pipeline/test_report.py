@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,19 @@ from pyspark.sql import SparkSession
 from skipring.errors import InputError
 from skipring.spark.pipeline.project import read_project
 from skipring.spark.pipeline.report import write_report
-from tests.spark.pipeline.lakes import microbatch, publication, rows, write_project
+from tests.spark.pipeline.lakes import (
+    NOON,
+    PIPELINE,
+    microbatch,
+    publication,
+    rows,
+    write_project,
+)
 from tests.spark.rings import TOPIC
 
 pytestmark = pytest.mark.heavy
+
+AGES = (timedelta(hours=1), timedelta(days=9))
 
 
 def page_of(spark: SparkSession, directory: Path) -> str:
@@ -37,6 +48,25 @@ def test_page_shows_gold_quarantine_and_the_balance(spark: SparkSession, tmp_pat
     assert "&lt;b&gt;bad&lt;/b&gt;" in text
     for title in ("Publications over time", "items: amount", "minutes: orders"):
         assert title in text
+
+
+def test_publications_that_expired_in_one_table_are_not_reported_as_wrong(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = 'time = "placed"\n[columns]\nplaced = "timestamp"\n'
+    pipeline = f'{PIPELINE}retention = "2d"\n'
+    write_project(tmp_path, pipeline=pipeline, schema=schema, gold={})
+    now = datetime.now(UTC)
+    given = [
+        publication(number, b'{"placed": "%s"}' % (now - placed).isoformat().encode(),
+                    at_s=(now - sent - NOON).total_seconds())
+        for number, (sent, placed) in enumerate(product(AGES, AGES))
+    ]  # fmt: skip
+    microbatch(spark, tmp_path).run(rows(spark, given), 0)
+    microbatch(spark, tmp_path)  # the dates expire
+    assert "✓ Exactly once: 2 ids, each once in silver or in quarantine, except 1 whose" in page_of(
+        spark, tmp_path
+    )
 
 
 def test_missing_and_duplicated_ids_are_reported(spark: SparkSession, tmp_path: Path) -> None:

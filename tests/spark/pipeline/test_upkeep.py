@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from os import utime
 from pathlib import Path
 from shutil import copytree
 
@@ -44,8 +45,8 @@ def test_changed_and_new_gold_tables_are_rebuilt_from_all_rows(
     changed = SQL.replace("AS orders", "AS sold")
     write_project(tmp_path, gold={"items": changed, "minutes": MINUTES})
     opened(spark, tmp_path)
-    assert [row["sold"] for row in read(tmp_path / "lake", "items")] == [1] * 4
-    assert sum(row["orders"] for row in read(tmp_path / "lake", "minutes")) == 4
+    assert [row["sold"] for row in read(tmp_path / "lake", "items")] == [1] * 3
+    assert sum(row["orders"] for row in read(tmp_path / "lake", "minutes")) == 3
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,23 @@ def test_expired_dates_are_removed(spark: SparkSession, tmp_path: Path) -> None:
     opened(spark, tmp_path)
     for name in ("bronze", "silver", "items"):
         assert len(read(tmp_path / "lake", name)) == 1
+
+
+def test_expired_files_of_rows_without_a_time_are_removed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_module, "OPEN_BYTES_MAX", 0)  # each micro-batch begins a file
+    write_project(tmp_path, pipeline=f'{PIPELINE}retention = "2d"\n', gold={})
+    runner = microbatch(spark, tmp_path)
+    for number in range(2):
+        runner.run(rows(spark, [publication(number, TEA, at_s=None)]), number)
+    for name in ("bronze", "silver"):
+        old = tmp_path / "lake" / name / lake_module.TIMELESS / "part-000000.parquet"
+        utime(old, (NOON.timestamp(), NOON.timestamp()))
+    runner = microbatch(spark, tmp_path)
+    for name in ("bronze", "silver"):
+        assert [row["sequence"] for row in read(tmp_path / "lake", name)] == [1]
+    assert runner.run(rows(spark, [publication(1, TEA, at_s=None)]), 2).duplicates == 1
 
 
 def test_small_files_are_merged_without_changing_rows(

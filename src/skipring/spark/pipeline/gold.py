@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -38,7 +39,7 @@ Sources = Mapping[str, GoldSource]
 
 
 def touched(gold: GoldTable, sources: Sources) -> Times:
-    """Return the windows of a gold table that new rows change.
+    """Return the windows of a gold table that new rows change; rows without a time have none.
 
     A delivery can be read before its publication, so a publication also changes the minute after
     its own.
@@ -46,7 +47,7 @@ def touched(gold: GoldTable, sources: Sources) -> Times:
     found = sources[gold.of].touched
     if gold.of == DELIVERIES and gold.lookback_s is not None:
         found = found.joined(sources[SILVER].touched.extended(after_s=60))
-    return found.aligned(gold.window_s)
+    return replace(found.aligned(gold.window_s), has_null=False)
 
 
 def write(lake: Lake, commit: LakeCommit, gold: GoldTable, sources: Sources, times: Times) -> None:
@@ -57,8 +58,9 @@ def write(lake: Lake, commit: LakeCommit, gold: GoldTable, sources: Sources, tim
     if old:
         kept = lake.read(gold.name, columns, old).drop(DATE)
         new = kept.where(~times.has(F.col(WINDOW))).unionByName(new)
-    bucket = F.hour(WINDOW) if gold.window_s <= HOUR_S else F.when(F.col(WINDOW).isNotNull(), 0)
-    rows = new.withColumn(DATE, date_of(F.col(WINDOW))).withColumn(BUCKET, bucket)
+    bucket = F.hour(WINDOW) if gold.window_s <= HOUR_S else F.lit(0)
+    known = new.where(F.col(WINDOW).isNotNull())
+    rows = known.withColumn(DATE, date_of(F.col(WINDOW))).withColumn(BUCKET, bucket)
     commit.write_buckets(gold.name, rows, BUCKET, old)
 
 
@@ -112,7 +114,7 @@ def _is_touched(name: str, day: str, gold: GoldTable, times: Times) -> bool:
     at = date_in(day)
     hour = name.partition(".")[0]
     if at is None or not hour.isdigit():
-        return at is None and hour == "none"
+        return False
     first = datetime(at.year, at.month, at.day, int(hour), tzinfo=UTC).timestamp()
     width_s = HOUR_S if gold.window_s <= HOUR_S else DAY_S
     return times.overlaps(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date
+from datetime import UTC, date, datetime
 from io import BytesIO
 from itertools import chain, count
 from typing import Final
@@ -210,9 +210,17 @@ class Lake:
     # -- maintenance ---------------------------------------------------------------------------
 
     def expire(self, tables: Iterable[str], before: date) -> list[str]:
-        """Remove the dates of tables before a date; return the directories."""
+        """Remove the dates of tables before a date; return the directories.
+
+        Of rows without a time, remove the files that were last changed before.
+        """
         old = []
+        begin_s = datetime(before.year, before.month, before.day, tzinfo=UTC).timestamp()
         for table in tables:
+            for part in self.files.list(f"{table}/{TIMELESS}"):
+                if part.name.startswith("part-") and part.modified_s < begin_s:
+                    self.files.remove(f"{table}/{TIMELESS}/{part.name}")
+                    self._parts.pop((table, TIMELESS), None)
             for day in sorted(self.dates(table)):
                 if (at := date_in(day)) is not None and at < before:
                     self.files.remove(f"{table}/{day}")
@@ -285,7 +293,7 @@ class LakeCommit:
         for day in files.list(staged):
             for part in files.list(f"{staged}/{day.name}"):
                 (entry,) = files.list(f"{staged}/{day.name}/{part.name}")
-                path = f"{table}/{day.name}/{bucket_file(part.name)}"
+                path = f"{table}/{day.name}/{int(part.name.partition('=')[2]):02}.parquet"
                 self._moves.append((f"{staged}/{day.name}/{part.name}/{entry.name}", path))
                 new.add(path)
             self._lake.dates(table).add(day.name)
@@ -329,12 +337,6 @@ def groups_of_small(sizes: Mapping[str, int]) -> list[list[str]]:
         groups[-1].append(path)
         total += size
     return [group for group in groups if len(group) > 1]
-
-
-def bucket_file(directory: str) -> str:
-    """Return the name of the file of a bucket, such as ``07.parquet`` for ``bucket=7``."""
-    value = directory.partition("=")[2]
-    return f"{int(value):02}.parquet" if value.isdigit() else "none.parquet"
 
 
 def date_in(directory: str) -> date | None:

@@ -34,6 +34,7 @@ class FileInfo(NamedTuple):
     name: str
     size: int
     is_directory: bool
+    modified_s: float = 0.0
 
 
 class LakeFiles:
@@ -45,7 +46,8 @@ class LakeFiles:
         conf: Any = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         self._conf = conf
         path = jvm.org.apache.hadoop.fs.Path(root)
-        scheme = root.partition("://")[0] if "://" in root else LOCAL
+        first = root.partition("/")[0]
+        scheme = first.removesuffix(":") if first.endswith(":") else LOCAL
         try:
             self._fs = path.getFileSystem(conf)
         except Py4JJavaError as error:
@@ -71,7 +73,12 @@ class LakeFiles:
             if not self._fs.exists(self._path(path)):
                 return []
             found = [
-                FileInfo(status.getPath().getName(), status.getLen(), status.isDirectory())
+                FileInfo(
+                    status.getPath().getName(),
+                    status.getLen(),
+                    status.isDirectory(),
+                    status.getModificationTime() / 1000,
+                )
                 for status in self._fs.listStatus(self._path(path))
             ]
         return sorted(entry for entry in found if not entry.name.startswith((".", "_")))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from logging import getLogger
 from time import monotonic
 from typing import Final
 
@@ -28,6 +29,11 @@ PUBLICATION_KEY: Final = ("id",)
 DELIVERY_KEY: Final = ("topic", "node", "id", "arrived")
 _PUBLICATION: Final = "publication"
 _DELIVERY: Final = "delivery"
+NO_TIME: Final = (
+    "publications without a time are in no gold table, and each micro-batch with some reads the "
+    "ids of all of them: let the publishers set the time"
+)
+_LOG: Final = getLogger(__name__)
 _PAYLOAD: Final = ("key", "value", "headers")
 
 
@@ -76,6 +82,7 @@ class Microbatch:
     def __init__(self, upkeep: Upkeep) -> None:
         self._upkeep = upkeep
         self._lake = upkeep.lake
+        self._has_warned = False
 
     def run(self, rows: DataFrame, batch: int) -> BatchFigures:
         """Run a micro-batch, possibly for the second time."""
@@ -123,6 +130,7 @@ class Microbatch:
     ) -> list[NewRows]:
         """Return the new rows of bronze, silver and quarantine."""
         upkeep = self._upkeep
+        self._warn_of(survey.times)
         fresh = self._fresh(upkeep.bronze, rows, PUBLICATION_KEY, survey)
         typed = stack.enter_context(_kept(upkeep.silver_table.typed(fresh)))
         groups = _summary(typed, upkeep.silver.time)
@@ -157,6 +165,12 @@ class Microbatch:
                 Times(),
             ),
         ]
+
+    def _warn_of(self, times: Times) -> None:
+        """Log the cost of rows without a time, once."""
+        if times.has_null and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(NO_TIME)
 
     def _bronze(self, raw: DataFrame) -> DataFrame:
         names = self._upkeep.bronze.names

@@ -30,6 +30,7 @@ WINDOW_MAX_S: Final = 86_400  # a day, by which tables are partitioned
 RESERVED: Final = frozenset({"bronze", SILVER, "quarantine", DELIVERIES, "checkpoint", "work"})
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_GOLD_FORM: Final = 2  # of the tables; another one rebuilds them
 _SETTING: Final = re.compile(r"--\s*(window|of|lookback):\s*(\S+)\s*")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -74,7 +75,7 @@ class GoldTable(Struct, frozen=True, kw_only=True):
     @property
     def digest(self) -> str:
         """Return a hash of the definition; the table is rebuilt when it changes."""
-        text = f"{self.sql}\0{self.window_s}\0{self.of}\0{self.lookback_s}"
+        text = f"{self.sql}\0{self.window_s}\0{self.of}\0{self.lookback_s}\0{_GOLD_FORM}"
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -112,7 +113,7 @@ def read_project(directory: Path) -> Project:
     return Project(
         directory=str(directory),
         settings=settings,
-        lake=settings.lake if "://" in settings.lake else _local(directory, settings.lake),
+        lake=settings.lake if _is_uri(settings.lake) else _local(directory, settings.lake),
         trigger_s=_duration_s(directory / SETTINGS, "trigger", settings.trigger),
         retention_days=_retention_days(directory / SETTINGS, settings.retention),
         silver=_read_schema(directory / SCHEMA),
@@ -218,6 +219,11 @@ def _read_functions(path: Path) -> tuple[Callable[..., Any], ...]:
 
 def _is_of_file(function: Callable[..., Any]) -> bool:
     return getattr(function, "__module__", "") == "<run_path>"
+
+
+def _is_uri(lake: str) -> bool:
+    """Return True if a lake has a scheme, as in ``hdfs:/lake`` and ``s3a://bucket/lake``."""
+    return lake.partition("/")[0].endswith(":")
 
 
 def _local(directory: Path, lake: str) -> str:

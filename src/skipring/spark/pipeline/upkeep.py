@@ -167,7 +167,7 @@ class Upkeep:
         ends = [start // 60 + _MINUTES - 1 for start in starts]
         every = Times.of_minutes([start // 60 for start in starts] + ends)
         whole = [(every.spans[0][0], every.spans[-1][1])] if every.spans else []
-        return Times.of(whole, has_null=TIMELESS in names)
+        return Times.of(whole)
 
     def _has(self, table: str) -> bool:
         return self.lake.files.exists(f"{table}/{TIMELESS}")
