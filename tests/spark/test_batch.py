@@ -335,6 +335,9 @@ def test_position_of_a_read_is_the_start_of_the_next(tmp_path: Path) -> None:
         (position,) = {row["position"] for row in later}
         start = json.dumps({TOPIC: json.loads(position)})
         assert batch_rows(ring, form, startingOffsets=start) == []
+        until = json.dumps({TOPIC: json.loads(known[0]["position"])})
+        until_then = batch_rows(ring, form, endingOffsets=until)
+        assert sorted(ids_of(until_then)) == sorted(ids_of(known))
 
 
 def test_topics_are_chosen_by_a_pattern_and_members_by_name(ring: Ring) -> None:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from socket import create_server
+from threading import Event
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import QueryProgressEvent
 
+from skipring.core.log import Log
+from skipring.core.log_messages import FetchRecords, LogPage, Refused
+from skipring.core.log_pages import record_page
 from skipring.spark import FILTERS, register
+from skipring.spark.arrow import ROWS_AT_ONCE
+from skipring.spark.lag import METRIC, LagListener
 from tests.spark.rings import TOPIC, Ring, fill, made, running_ring
 
 pytestmark = pytest.mark.heavy
@@ -101,12 +111,77 @@ def test_unknown_column_of_a_schema_is_reported(
         read(spark, ring, schema).count()
 
 
-def test_limit_ends_without_an_error_of_the_source(
-    spark: SparkSession, ring: Ring, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_members_evaluate_filters_only_if_they_are_enabled(
+    spark: SparkSession, ring: Ring, is_enabled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(read(spark, ring).take(3)) == 3
-    assert read(spark, ring).count() == 20  # the same process reads again
-    assert "skipring" not in capfd.readouterr().err
+    asked: list[FetchRecords] = []
+
+    def answered(log: Log, question: FetchRecords, *given: Any) -> LogPage | Refused:  # noqa: ANN401
+        asked.append(question)
+        return record_page(log, question, *given)
+
+    monkeypatch.setattr("skipring.node.status_server.record_page", answered)
+    table = read(spark, ring, pushFilters="true").where("publisher = 'maker'")
+    spark.conf.set(FILTERS, str(is_enabled).lower())
+    assert table.count() == 20
+    assert {each.where.publishers for each in asked} == ({("maker",)} if is_enabled else set())
+    asked.clear()
+    assert read(spark, ring, pushFilters="false").where("publisher = 'maker'").count() == 20
+    assert asked == []
+
+
+CLOSED = "BrokenPipeError: [Errno 32] Broken pipe"
+LIMITED = """
+import sys
+from skipring.spark import register, session
+
+spark = session.start(master="local[1]", conf={"spark.driver.memory": "512m"})
+register(spark)
+reader = spark.read.format("skipring").option("supervisor", sys.argv[1])
+table = reader.option("subscribe", sys.argv[2]).load()
+print(len(table.take(3)), table.limit(4).count(), table.count())
+session.stop(spark)
+"""
+
+
+def test_limit_ends_without_an_error_of_the_source(tmp_path: Path) -> None:
+    count = 3 * ROWS_AT_ONCE
+    fill(tmp_path, ["n00"], made(count))
+    with running_ring(1, tmp_path) as large:
+        command = [sys.executable, "-c", LIMITED, large.supervisor, TOPIC]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.stdout.split() == ["3", "4", str(count)]
+    # PySpark's daemon prints that Spark closed its connection; nothing else is on stderr.
+    errors = [line for line in ran.stderr.splitlines() if line and not line.startswith(" ")]
+    assert set(errors) <= {"Traceback (most recent call last):", CLOSED}
+    assert "skipring" not in ran.stderr
+
+
+def test_stream_reports_its_lag(spark: SparkSession, ring: Ring, tmp_path: Path) -> None:
+    register(spark)
+    registry = CollectorRegistry()
+    is_recorded = Event()
+
+    class Listener(LagListener):
+        def onQueryProgress(self, event: QueryProgressEvent) -> None:
+            super().onQueryProgress(event)
+            is_recorded.set()
+
+    listener = Listener(registry)
+    spark.streams.addListener(listener)
+    options = {"supervisor": ring.supervisor, "subscribe": TOPIC, "startingOffsets": "earliest"}
+    reader = spark.readStream.format("skipring").options(**options, maxOffsetsPerTrigger="5")
+    writing = reader.load().writeStream.format("noop").queryName("slow")
+    writing = writing.option("checkpointLocation", str(tmp_path))
+    query = writing.trigger(processingTime="1 hour").start()  # one micro-batch
+    try:
+        assert is_recorded.wait(60)
+        lag = registry.get_sample_value(METRIC, {"query": "slow", "topic": TOPIC})
+        assert lag == 15
+    finally:
+        query.stop()
+        spark.streams.removeListener(listener)
 
 
 def test_examples_of_the_guide_run(spark: SparkSession, ring: Ring) -> None:

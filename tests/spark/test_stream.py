@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -18,7 +20,9 @@ from skipring.core import log_pages
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.errors import DataLossError, StoreBusyError, UnreachableError
 from skipring.spark.offsets import from_json
+from skipring.spark.options import ReadOptions
 from skipring.spark.partitions import RangePartition
+from skipring.spark.stream import StreamReader
 from skipring.storage.store import LogStore
 from tests.spark.reading import Query, batch_rows, ids_of, rows_of, stop_readers, stream_reader
 from tests.spark.rings import TOPIC, Ring, fill, made, publications_of, running_ring
@@ -154,6 +158,64 @@ def test_batch_without_a_standby_is_split_into_partitions_of_offsets(tmp_path: P
         assert len(partitions) == 3
         assert [row["offset"] for row in rows_of(query.reader, partitions)] == list(range(500))
         stop_readers()
+
+
+def test_small_batch_waits_for_more_publications_or_for_the_delay(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("skipring.spark.stream.monotonic", lambda: now_s)
+    query = Query(ring, minOffsetsPerTrigger="8", maxTriggerDelay="30s")
+    assert query.batch() == 500
+    publish(ring, 0, 3)
+    now_s = 29.0
+    assert query.batch() == 0
+    now_s = 30.0
+    assert query.batch() == 3
+    publish(ring, 3, 7)
+    assert query.batch() == 0
+    publish(ring, 10, 1)
+    assert query.batch() == 8
+
+
+def reader_of(ring: Ring, **options: str) -> StreamReader:
+    given = {"supervisor": ring.supervisor, "startingOffsets": "earliest", **options}
+    return StreamReader(ReadOptions.parse(given, is_stream=True))
+
+
+def rows_until_now(reader: StreamReader, start: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    end = reader.latestOffset(start, ReadAllAvailable())
+    return len(rows_of(reader, reader.partitions(start, end))), end
+
+
+def test_stream_of_a_pattern_reads_a_topic_that_appears_later(ring: Ring) -> None:
+    with closing_reader(reader_of(ring, subscribePattern="ord.*")) as reader:
+        count, end = rows_until_now(reader, reader.initialOffset())
+        assert (count, sorted(end)) == (500, [TOPIC])
+        node = ring.cluster.node("n00")
+        ring.call(partial(node.subscribe, "ordinal"))
+        ring.call(partial(node.subscribe, "other"))
+        for topic in ("ordinal", "other"):
+            ring.run(node.publish(topic, BatchRecord(b"1"), BatchRecord(b"2")))
+        ring.wait_until(lambda: ring.cluster.supervisor().members().get("ordinal", 0) > 0)
+        count, end = rows_until_now(reader, end)
+        assert (count, sorted(end)) == (2, [TOPIC, "ordinal"])
+
+
+def test_stream_reads_only_assigned_members(ring: Ring) -> None:
+    with closing_reader(reader_of(ring, assign=json.dumps({TOPIC: ["n01"]}))) as reader:
+        count, end = rows_until_now(reader, reader.initialOffset())
+        assert count == 500
+        assert from_json(end)[TOPIC].store == ring.store_of("n01")
+        assert from_json(end)[TOPIC].standby is None
+
+
+@contextmanager
+def closing_reader(reader: StreamReader) -> Iterator[StreamReader]:
+    try:
+        yield reader
+    finally:
+        reader.stop()
 
 
 def test_query_with_available_now_reads_nothing_that_arrives_later(ring: Ring) -> None:
