@@ -46,6 +46,7 @@ tables: setup ## measure the other tables of docs/performance.md, as far as peer
 	@$(BIN)/skipring bench index
 	@$(BIN)/skipring bench reconcile
 	@$(BIN)/skipring bench spark
+	@$(BIN)/skipring bench pipeline
 
 # FAULTS_FLAGS=--allow-missing succeeds where a tool, such as cc or Spark, is missing.
 faults: setup ## cause every fault in real processes and write docs/faults.md (half an hour)

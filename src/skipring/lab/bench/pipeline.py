@@ -1,7 +1,9 @@
 """Pipeline: CPU time of a micro-batch on a young and an old lake, and of a report.
 
 The rows have the form of a stream's, so no ring takes part. The old lake gets its rows in large
-micro-batches: its files depend on their size, not on the number of micro-batches.
+micro-batches: its files depend on their size, not on the number of micro-batches. Its times end at
+half past an hour, so that a window of an hour has the same rows at each run; 720 micro-batches are
+in one or two dates.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from skipring.lab.bench.report import Row
 from skipring.lab.bench.run import TOPIC
 from skipring.lab.usage import tree_cpu_s
 from skipring.spark import session
+from skipring.spark.pipeline.gold import HOUR_S
 from skipring.spark.pipeline.lake import Lake
 from skipring.spark.pipeline.lake_files import LakeFiles
 from skipring.spark.pipeline.microbatch import Microbatch, together
@@ -64,7 +67,8 @@ def _batch_costs(
     prepare(spark)
     lakes = {name: _lake(spark, directory / name) for name in (YOUNG, OLD)}
     sequence = count()
-    begin_s = time() - batches * TRIGGER_S
+    end_s = time() // HOUR_S * HOUR_S - HOUR_S / 2
+    begin_s = end_s - batches * TRIGGER_S
     for first in range(0, batches * ROWS, FILL_ROWS):
         rows = min(FILL_ROWS, batches * ROWS - first)
         at_s = begin_s + first / ROWS * TRIGGER_S
@@ -72,7 +76,7 @@ def _batch_costs(
     found: dict[str, list[float]] = {name: [] for name in lakes}
     for number in range(2 * repeats):
         for name, lake in lakes.items():
-            rows_of_batch = _rows(spark, sequence, ROWS, time(), 1e-6)
+            rows_of_batch = _rows(spark, sequence, ROWS, end_s + number * TRIGGER_S, 1e-6)
             before = tree_cpu_s()
             lake.run(rows_of_batch, batches * ROWS + number)
             found[name].append(tree_cpu_s() - before)
