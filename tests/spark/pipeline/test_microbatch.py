@@ -193,10 +193,11 @@ def test_new_fields_that_cannot_be_columns_stay_in_bronze(spark: SparkSession, c
     more = [publication(10, b'{"item": "mate", "a": 1.5}', at_s=5)]
     runner = microbatch(spark, copy)  # after a restart
     runner.run(rows(spark, more), 2)
-    runner.run(rows(spark, [publication(11, b'{"aB": 1, "vip": 1}', at_s=6)]), 3)
+    value = '{"aB": 1, "vip": 1, "größe": 2}'.encode()
+    runner.run(rows(spark, [publication(11, value, at_s=6)]), 3)
     found = {row["sequence"]: row for row in read(copy / "lake", "silver")}
     assert (found[9]["item"], found[9]["A"], found[10]["item"]) == ("tea", "x", "mate")
-    assert found[11]["aB"] == 1.0
+    assert (found[11]["aB"], found[11]["größe"]) == (1.0, 2.0)
     assert not {"Item", "ID", "Date", "a", "vip"} & set(found[9])
 
 
