@@ -38,6 +38,15 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing(0) == ["no_such_package"]
 
 
+def test_check_of_packages_needs_none_of_them() -> None:
+    program = (
+        "import sys; sys.modules |= dict.fromkeys(sys.argv[1:]);"
+        "from skipring.spark.session.executors import missing; print(missing)"
+    )
+    unneeded = [name for name in NEEDED if name != "pandas"]  # PySpark imports pandas if it exists
+    subprocess.run([sys.executable, "-c", program, *unneeded], check=True, capture_output=True)
+
+
 def test_own_python_of_the_driver_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", None)
     check_python(sys.executable)

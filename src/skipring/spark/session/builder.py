@@ -34,11 +34,11 @@ except ModuleNotFoundError as error:
     ) from None
 
 from skipring.errors import InputError, UnreachableError
-from skipring.net.addresses import LOOPBACK
 from skipring.spark.session.executors import check_executors, kept_zip, ship
 from skipring.spark.session.java import find_java, make_java_home, scratch
 
 MASTER: Final = "local[*]"
+DRIVER_HOST: Final = "127.0.0.1"  # not imported: executors may lack the packages of skipring.net
 STOP_WAIT_S: Final = 30.0  # Guess: a JVM that has not ended by then is killed
 REACH_WAIT_S: Final = 5.0  # Guess; Spark tries for a minute, and its error does not help
 
@@ -58,8 +58,8 @@ _EVERYWHERE: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",  # commands have their own progress bar
 }
 _LOCAL_SETTINGS: Final[Mapping[str, str]] = {
-    "spark.driver.bindAddress": LOOPBACK,
-    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": DRIVER_HOST,
+    "spark.driver.host": DRIVER_HOST,
     "spark.driver.memory": "2g",  # Guess: in local mode all tasks run in the driver
     "spark.sql.catalogImplementation": "in-memory",  # the alternative leaves a metastore_db behind
     "spark.ui.enabled": "false",
@@ -286,7 +286,7 @@ def variables(master: str, settings: Mapping[str, str]) -> dict[str, str]:
         ours = str(files("skipring.spark") / "log4j2.properties")
         chosen["LOG4J_CONFIGURATION_FILE"] = os.environ.get("LOG4J_CONFIGURATION_FILE", ours)
     if is_on_this_machine(master):
-        chosen["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", LOOPBACK)
+        chosen["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", DRIVER_HOST)
     return chosen
 
 
