@@ -5,6 +5,7 @@ import pytest
 from skipring.core.labels import Label
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
+    CARRIERS,
     MESSAGE_TYPES,
     UNRECORDED,
     CheckAndPublish,
@@ -40,7 +41,7 @@ from skipring.core.peers import SUPERVISOR, EdgeKind
 from skipring.core.retention.floors import FloorStamps
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.topology import ring_edges, shortcut_edges
-from skipring.world.snapshot import CARRIERS, Parcel, Snapshot, peers_in, publications_in
+from skipring.world.snapshot import Parcel, Snapshot, peers_in, publications_in
 from tests.support.batches import batch
 from tests.support.conversations import at, place, standing_ring
 
