@@ -164,10 +164,19 @@ class Recorder:
         return TracedPath(tuple(self.calls[:end]))
 
     def since_received(self, end: int) -> TracedPath:
-        """Return the calls from the arrival of the bytes that caused a delivery up to ``end``."""
+        """Return the calls from the arrival of the bytes that caused a delivery up to ``end``.
+
+        Frames before it in the same bytes do not count, nor turns between it and the last one.
+        """
         delivery = self._last(end, "api/", "deliver")
         start = self._last(delivery, "net/connection.py", "data_received")
-        return TracedPath(tuple(self.calls[start:end]))
+        next_turn = min((turn for turn in self.turns if turn > delivery), default=end)
+        last_turn = max(turn for turn in self.turns if turn < end)
+        others = [range(*each) for each in self.frames if each[1] <= delivery]
+        kept = (*range(start, next_turn), *range(max(last_turn, next_turn), end))
+        return TracedPath(
+            tuple(self.calls[at] for at in kept if not any(at in other for other in others))
+        )
 
     def _last(self, end: int, module: str, name: str) -> int:
         """Return the last index before ``end`` of a call of a function."""

@@ -19,7 +19,7 @@ from skipring.security import credentials as credentials_module
 from skipring.security.ca import issue, make_authority
 from skipring.security.credentials import Credentials, PeerCertificate
 from skipring.security.deny_list import deny, deny_list_beside
-from tests.support.exchanges import Host, call, link_of, logged, note, running
+from tests.support.exchanges import TransportHost, call, link_of, logged, note, running
 from tests.support.processes import LoggingProcess, logging_process
 from tests.support.rings import until
 
@@ -69,8 +69,8 @@ class Machine:
     def credentials(self) -> Credentials:
         return Credentials(self.ca, self.certificate, self.key)
 
-    def host(self) -> Host:
-        return Host(self.name, credentials=self.credentials())
+    def host(self) -> TransportHost:
+        return TransportHost(self.name, credentials=self.credentials())
 
     def deny(self, other: Machine) -> None:
         """Deny the current certificate of another machine."""
@@ -173,7 +173,7 @@ async def test_new_connections_use_the_new_certificate(a: Machine, b: Machine) -
         assert {link.certificate.serial for link in seen(one)} == {b.serial}
 
 
-def seen(host: Host) -> Iterator[connection_module.PeerConnection]:
+def seen(host: TransportHost) -> Iterator[connection_module.PeerConnection]:
     for link in host.links.connections:
         assert link.certificate is not None
         yield link

@@ -17,7 +17,7 @@ from skipring.wire.handshake import Role
 from tests.support.exchanges import (
     DEADLINE_S,
     HELLO,
-    Host,
+    TransportHost,
     answering,
     call,
     hosts,
@@ -42,7 +42,7 @@ async def test_frames_arrive_again_after_the_peer_has_returned() -> None:
         await until(lambda: not a.links.connections)
         a.links.send("b", note(2))
         await until(lambda: a.counts == {"cannot connect": 1})
-        again = Host("b")
+        again = TransportHost("b")
         await again.start(int(b.address.rpartition(":")[2]))
         try:
             a.links.send("b", note(3))
@@ -200,7 +200,7 @@ async def test_simultaneous_dials_deliver_all_frames_and_leave_one_link(
         await meet(delay)
 
 
-def has_one_link(host: Host) -> bool:
+def has_one_link(host: TransportHost) -> bool:
     host.links.sweep()
     return len(host.links.connections) == 1
 
@@ -244,7 +244,7 @@ async def test_used_spare_link_stays_and_unused_spare_link_is_closed() -> None:
 
 
 async def test_unused_link_is_closed_by_its_dialler() -> None:
-    supervisor = Host(SUPERVISOR, Role.SUPERVISOR, dials=False)
+    supervisor = TransportHost(SUPERVISOR, Role.SUPERVISOR, dials=False)
     async with hosts("a", "b") as (a, b), running(supervisor):
         a.knows(b)
         a.links.send("b", note(1))

@@ -32,7 +32,7 @@ from tests.wire.samples import the_frame
 OTHERS = ["b", "e", "f", "j", "k"]  # the neighbours of m in a ring of 16, except the sender a
 
 
-class Host:
+class ForwardingNode:
     """A sender between a machine and links that record frames."""
 
     def __init__(self) -> None:
@@ -71,8 +71,8 @@ class Host:
 
 
 @pytest.fixture
-def host() -> Host:
-    return Host()
+def host() -> ForwardingNode:
+    return ForwardingNode()
 
 
 @pytest.fixture
@@ -103,14 +103,14 @@ def came(message: PublishNew | PublishMany) -> Frame:
 
 
 def test_publication_is_forwarded_unchanged_one_hop_further(
-    host: Host, written: list[WireMessage]
+    host: ForwardingNode, written: list[WireMessage]
 ) -> None:
     assert host.receive(came(PublishNew(made(0), 3))) == [encode(TOPIC, PublishNew(made(0), 4))]
     assert written == []
 
 
 def test_differently_encoded_body_is_forwarded_unchanged(
-    host: Host, written: list[WireMessage]
+    host: ForwardingNode, written: list[WireMessage]
 ) -> None:
     """Encode the size of the batch's body with four bytes, where one would do."""
     body = came(PublishNew(made(0), 3)).body
@@ -127,7 +127,9 @@ def test_differently_encoded_body_is_forwarded_unchanged(
 # -- encoded again ---------------------------------------------------------------------------
 
 
-def test_new_part_of_a_pack_is_encoded_again(host: Host, written: list[WireMessage]) -> None:
+def test_new_part_of_a_pack_is_encoded_again(
+    host: ForwardingNode, written: list[WireMessage]
+) -> None:
     host.receive(came(PublishMany((made(0), made(1)))))
     assert host.receive(came(PublishMany((made(1), made(2)), 4))) == [
         encode(TOPIC, PublishNew(made(2), 5))
@@ -138,7 +140,7 @@ def test_new_part_of_a_pack_is_encoded_again(host: Host, written: list[WireMessa
     assert len(written) == 2
 
 
-def test_invalid_batches_of_a_pack_are_not_forwarded(host: Host) -> None:
+def test_invalid_batches_of_a_pack_are_not_forwarded(host: ForwardingNode) -> None:
     forged = replace(made(2), first=7)
     unreadable = RecordBatch("z", 4, 1, b"\xc1").with_id(TOPIC)
     assert host.receive(came(PublishMany((made(0), forged, unreadable, made(1)), 1))) == [
@@ -149,7 +151,9 @@ def test_invalid_batches_of_a_pack_are_not_forwarded(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(126, 127), (127, 128), (254, 255), (255, 255)])
-def test_hop_counts_of_any_size_are_incremented(host: Host, before: int, after: int) -> None:
+def test_hop_counts_of_any_size_are_incremented(
+    host: ForwardingNode, before: int, after: int
+) -> None:
     pack = (made(0), made(1))
     assert host.receive(came(PublishMany(pack, before))) == [
         encode(TOPIC, PublishMany(pack, after))
@@ -165,13 +169,13 @@ def test_hop_counts_of_any_size_are_incremented(host: Host, before: int, after: 
     ],
 )
 def test_different_message_never_reuses_the_received_bytes(
-    host: Host, message: PublishNew | PublishMany, answer: PublishNew | PublishMany
+    host: ForwardingNode, message: PublishNew | PublishMany, answer: PublishNew | PublishMany
 ) -> None:
     host.answers = [Send(node, answer) for node in OTHERS]
     assert host.receive(came(message)) == [encode(TOPIC, answer)]
 
 
-def test_later_message_never_reuses_earlier_bytes(host: Host) -> None:
+def test_later_message_never_reuses_earlier_bytes(host: ForwardingNode) -> None:
     host.receive(came(PublishNew(made(0))))
     host.sent.clear()
     host.dispatch(PublishRequested((BatchRecord(b"own"),)))

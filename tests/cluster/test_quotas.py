@@ -26,7 +26,7 @@ from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
 from tests.cluster.test_sender_binding import port_of
 from tests.support.attacks import send_stream
-from tests.support.exchanges import Host, greeting_of, running
+from tests.support.exchanges import TransportHost, greeting_of, running
 from tests.support.machines import peer
 from tests.support.papers import Papers
 from tests.support.rings import LOOPBACK, TOPIC, live_ring, until
@@ -102,8 +102,8 @@ async def test_left_topic_can_be_replaced_by_another(monkeypatch: pytest.MonkeyP
 async def test_names_below_one_certificate_share_its_quota(tmp_path: Path) -> None:
     papers = Papers(tmp_path)
     server, member = (
-        Host("m", credentials=papers.of("m")),
-        Host("a.1", credentials=papers.of("a")),
+        TransportHost("m", credentials=papers.of("m")),
+        TransportHost("a.1", credentials=papers.of("a")),
     )
     async with running(server, member):
         await member.reach(server, 1)
@@ -120,7 +120,7 @@ async def test_topics_stay_charged_to_a_certificate_after_its_connections_end(
     supervisor = await SupervisorHost(settings, rng=Random(1)).start(LOOPBACK, 0)
     try:
         for number in range(3):
-            member = Host(f"a.{number}", credentials=papers.of("a"))
+            member = TransportHost(f"a.{number}", credentials=papers.of("a"))
             async with running(member):
                 for topic in range(4):
                     asked = encode(f"topic{number}.{topic}", Subscribe(member.name))

@@ -6,7 +6,7 @@ import pytest
 
 from skipring.net.peer import CROSSING_S
 from tests.support.exchanges import (
-    Host,
+    TransportHost,
     answering,
     call,
     greeting_of,
@@ -27,7 +27,7 @@ async def test_restarted_peer_is_received_and_reached(name: str) -> None:
     async with hosts("m") as (m,), call(m) as old:
         old.write(greeting_of(name) + note(1))
         await until(lambda: m.numbers(name) == [1])
-        again = Host(name)
+        again = TransportHost(name)
         async with running(again):
             again.knows(m)
             again.links.send("m", note(2))
@@ -46,7 +46,7 @@ async def test_restarted_peer_that_was_dialled_is_reached(name: str, age_s: floa
         m.links.send(name, note(1))
         await until(lambda: m.links.is_linked(name) and len(came) == 1)
         link_of(m, name).began_s -= age_s
-        again = Host(name)
+        again = TransportHost(name)
         async with running(again):
             again.knows(m)
             again.links.send("m", note(2))

@@ -26,7 +26,7 @@ from tests.support.batches import batch
 from tests.support.exchanges import (
     DEADLINE_S,
     HELLO,
-    Host,
+    TransportHost,
     answering,
     call,
     greeting_of,
@@ -81,7 +81,7 @@ async def test_many_frames_of_all_sizes_arrive_in_order(papers: Papers) -> None:
 async def test_supervisor_uses_a_supervisor_certificate(papers: Papers, certificate: str) -> None:
     a = node(papers, "a")
     credentials = papers.of(certificate)
-    supervisor = Host(SUPERVISOR, Role.SUPERVISOR, credentials=credentials, dials=False)
+    supervisor = TransportHost(SUPERVISOR, Role.SUPERVISOR, credentials=credentials, dials=False)
     async with running(a, supervisor):
         a.links.send_to_supervisor(supervisor.address, note(1))
         await until(lambda: supervisor.numbers("a") == [1])
@@ -174,7 +174,7 @@ async def test_dialled_peer_with_the_certificate_of_another_receives_nothing(
     papers: Papers, called: str, certificate: str
 ) -> None:
     role = Role.SUPERVISOR if called == SUPERVISOR else Role.NODE
-    a, other = node(papers, "a"), Host(called, role, credentials=papers.of(certificate))
+    a, other = node(papers, "a"), TransportHost(called, role, credentials=papers.of(certificate))
     with logged() as lines:
         async with running(a, other):
             if role is Role.SUPERVISOR:

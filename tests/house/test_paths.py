@@ -6,6 +6,9 @@ import asyncio
 
 import pytest
 
+from skipring.api.ordered_reader import OrderedReader
+from skipring.api.subscription import Subscription
+from skipring.net.connection import PeerConnection
 from skipring.node.host import NodeHost
 from skipring.wire.framing import frame
 from tests.support.ratchet import check
@@ -40,6 +43,16 @@ def test_path_of_a_turn_leaves_out_other_frames_and_other_turns() -> None:
     recorder.turns, recorder.frames = [0, 4], [(0, 2), (2, 4)]
     assert recorder.turns_with(one.co_qualname).calls == (frame_in, one)
     assert recorder.turns_with(other.co_qualname).calls == (frame_in, other, frame_in, other)
+
+
+def test_path_of_a_delivery_leaves_out_other_frames_and_turns() -> None:
+    received = PeerConnection.data_received.__code__
+    delivered, read = OrderedReader.on_deliver.__code__, Subscription.read_many.__code__
+    other = frame.__code__
+    recorder = Recorder()
+    recorder.calls = [received, other, delivered, other, read]
+    recorder.turns, recorder.frames = [0, 3, 4], [(1, 2)]
+    assert recorder.since_received(5).calls == (received, delivered, read)
 
 
 def test_usual_path_leaves_out_functions_that_few_samples_call() -> None:

@@ -17,7 +17,7 @@ from skipring.wire.handshake import NO_TOPIC, VERSION, AskHolder, Role
 from skipring.wire.rpc import FindMembers, MemberList
 from tests.support.exchanges import (
     HELLO,
-    Host,
+    TransportHost,
     answering,
     call,
     greeting_of,
@@ -136,7 +136,7 @@ async def test_refused_peer_that_does_not_read_is_closed_immediately() -> None:
 
 @pytest.mark.usefixtures("loop")
 async def test_supervisor_is_reached_by_its_address_and_named_supervisor() -> None:
-    supervisor = Host(SUPERVISOR, Role.SUPERVISOR)
+    supervisor = TransportHost(SUPERVISOR, Role.SUPERVISOR)
     await supervisor.start()
     try:
         async with hosts("a") as (a,):
@@ -216,7 +216,7 @@ async def test_supervisor_name_is_reserved_for_supervisors(name: str, role: Role
 
 
 async def test_supervisor_never_dials() -> None:
-    supervisor, a = Host(SUPERVISOR, Role.SUPERVISOR, dials=False), Host("a")
+    supervisor, a = TransportHost(SUPERVISOR, Role.SUPERVISOR, dials=False), TransportHost("a")
     async with running(supervisor, a):
         supervisor.knows(a)
         supervisor.links.send("a", note(1))
@@ -229,8 +229,8 @@ async def test_supervisor_never_dials() -> None:
 
 
 async def test_supervisors_are_distinguished_by_their_addresses() -> None:
-    made = [Host(SUPERVISOR, Role.SUPERVISOR, dials=False) for _ in range(2)]
-    a = Host("a")
+    made = [TransportHost(SUPERVISOR, Role.SUPERVISOR, dials=False) for _ in range(2)]
+    a = TransportHost("a")
     async with running(a, *made):
         for number, supervisor in enumerate(made):
             a.links.send_to_supervisor(supervisor.address, note(number))

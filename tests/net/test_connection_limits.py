@@ -17,8 +17,8 @@ from skipring.net.connection_limits import (
 from skipring.wire.handshake import Role
 from tests.support.exchanges import (
     Caller,
-    Host,
     LoopFactory,
+    TransportHost,
     call,
     greeting_of,
     hosts,
@@ -40,7 +40,7 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     return Papers(tmp_path_factory.mktemp("papers"))
 
 
-class FakeLink:
+class IdleConnection:
     """A connection with the time of its last use."""
 
     def __init__(self, used_s: float = 0.0) -> None:
@@ -55,14 +55,14 @@ class FakeLink:
 
 
 def client(
-    places: ConnectionLimits, name: str, now_s: float = 0.0, link: FakeLink | None = None
+    places: ConnectionLimits, name: str, now_s: float = 0.0, link: IdleConnection | None = None
 ) -> bool:
-    link = link or FakeLink(now_s)
+    link = link or IdleConnection(now_s)
     return places.occupy(link, name, is_client=True, now_s=now_s) is None
 
 
 def member(places: ConnectionLimits, name: str) -> bool:
-    return places.occupy(FakeLink(), name, is_client=False, now_s=0.0) is None
+    return places.occupy(IdleConnection(), name, is_client=False, now_s=0.0) is None
 
 
 # -- limits ----------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_clients_of_a_name_do_not_count_for_its_node() -> None:
 
 def test_longest_idle_client_gives_way() -> None:
     places = ConnectionLimits()
-    links = [FakeLink(used_s=float(number)) for number in range(CLIENT_LINKS_MAX)]
+    links = [IdleConnection(used_s=float(number)) for number in range(CLIENT_LINKS_MAX)]
     for number, link in enumerate(reversed(links)):
         assert client(places, f"c{number}", 0.0, link)
     now_s = IDLE_CLIENT_S + 0.5
@@ -104,7 +104,7 @@ def test_longest_idle_client_gives_way() -> None:
 
 
 def test_released_connections_are_available_again() -> None:
-    places, links = ConnectionLimits(), [FakeLink() for _ in range(NAME_LINKS_MAX)]
+    places, links = ConnectionLimits(), [IdleConnection() for _ in range(NAME_LINKS_MAX)]
     for _ in range(2):
         assert all(client(places, "a", 0.0, link) for link in links)
         assert not client(places, "a")
@@ -117,7 +117,7 @@ def test_released_connections_are_available_again() -> None:
 # -- connections -----------------------------------------------------------------------------------
 
 
-async def enter(host: Host, caller: Caller, name: str, role: Role = CLIENT) -> None:
+async def enter(host: TransportHost, caller: Caller, name: str, role: Role = CLIENT) -> None:
     """Send the handshake and wait until it is read."""
     before = len(host.links.places)
     caller.write(greeting_of(name, role))

@@ -26,7 +26,15 @@ from skipring.testing import Cluster
 from skipring.wire.framing import CONTROL, frame
 from skipring.wire.handshake import VERSION, Role
 from skipring.wire.rpc import FindMembers, MemberList
-from tests.support.exchanges import Host, answering, greeting_of, logged, note, nowhere, running
+from tests.support.exchanges import (
+    TransportHost,
+    answering,
+    greeting_of,
+    logged,
+    note,
+    nowhere,
+    running,
+)
 from tests.support.papers import Papers, node
 from tests.support.rings import LOOPBACK, TOPIC, until
 
@@ -105,7 +113,7 @@ async def nothing() -> AsyncIterator[str]:
     yield nowhere()
 
 
-def skipring(host: Callable[[], Host]) -> Server:
+def skipring(host: Callable[[], TransportHost]) -> Server:
     @asynccontextmanager
     async def serve() -> AsyncIterator[str]:
         made = host()
@@ -133,7 +141,7 @@ FOREIGN = {
         f"{{}} uses wire version {VERSION + 1}, this process uses {VERSION}",
     ),
     "node": (
-        skipring(lambda: Host("b")),
+        skipring(lambda: TransportHost("b")),
         "{} is not a skipring supervisor: it is the skipring node b",
     ),
 }
@@ -145,7 +153,7 @@ of_every_foreign_server = pytest.mark.parametrize(
 @of_every_foreign_server
 @pytest.mark.usefixtures("loop")
 async def test_foreign_server_is_named(server: Server, sentence: str) -> None:
-    a = Host("a")
+    a = TransportHost("a")
     async with server() as address, running(a):
         a.links.send_to_supervisor(address, note(1))
         name = supervisor_at(address)
@@ -188,7 +196,7 @@ async def test_supervisor_with_a_late_handshake_is_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(peer_module, "SILENT_S", 0.01)
-    a = Host("a")
+    a = TransportHost("a")
     async with answering(b"") as (address, came), running(a):
         a.links.send_to_supervisor(address, note(1))
         name = supervisor_at(address)
@@ -200,7 +208,7 @@ async def test_supervisor_with_a_late_handshake_is_accepted(
 
 
 async def test_sentence_about_a_node_names_the_node() -> None:
-    a, c = Host("a"), Host("c")
+    a, c = TransportHost("a"), TransportHost("c")
     async with running(a, c):
         a.book.learn({"b": c.address, "d": nowhere()})
         a.links.send("b", note(1))
@@ -216,13 +224,13 @@ async def test_sentence_about_a_node_names_the_node() -> None:
 # -- TLS -----------------------------------------------------------------------------------------
 
 
-def secured_supervisor(papers: Papers) -> Host:
-    return Host(SUPERVISOR, Role.SUPERVISOR, credentials=papers.of(SUPERVISOR))
+def secured_supervisor(papers: Papers) -> TransportHost:
+    return TransportHost(SUPERVISOR, Role.SUPERVISOR, credentials=papers.of(SUPERVISOR))
 
 
 @pytest.mark.usefixtures("loop")
 async def test_plain_process_learns_that_the_supervisor_uses_tls(papers: Papers) -> None:
-    a, supervisor = Host("a"), secured_supervisor(papers)
+    a, supervisor = TransportHost("a"), secured_supervisor(papers)
     async with running(a, supervisor):
         name = supervisor_at(supervisor.address)
         a.links.send_to_supervisor(supervisor.address, note(1))
@@ -237,7 +245,7 @@ async def test_closing_server_is_probed_for_tls_once(
     papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer_module, "BACK_OFF_S", 1e-6)
-    a, supervisor = Host("a"), secured_supervisor(papers)
+    a, supervisor = TransportHost("a"), secured_supervisor(papers)
     async with running(a, supervisor):
         for dials in range(1, 4):
             a.links.send_to_supervisor(supervisor.address, note(dials))
@@ -246,7 +254,7 @@ async def test_closing_server_is_probed_for_tls_once(
 
 
 async def test_known_supervisor_is_not_probed_for_tls() -> None:
-    a, supervisor = Host("a"), Host(SUPERVISOR, Role.SUPERVISOR)
+    a, supervisor = TransportHost("a"), TransportHost(SUPERVISOR, Role.SUPERVISOR)
     async with running(a):
         await supervisor.start()
         name = supervisor_at(supervisor.address)
@@ -271,7 +279,7 @@ WITH_TLS = {
     "http": (saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "{} does not speak TLS; "),
     "ssh": (saying(b"SSH-2.0-OpenSSH_9.2\r\n"), "{} does not speak TLS; "),
     "plain supervisor": (
-        skipring(lambda: Host(SUPERVISOR, Role.SUPERVISOR)),
+        skipring(lambda: TransportHost(SUPERVISOR, Role.SUPERVISOR)),
         "{} does not speak TLS; it is not a skipring supervisor, or it was started without",
     ),
     "closes": (closing(), "{} closed the connection during the handshake"),
@@ -311,7 +319,7 @@ async def test_different_authorities_are_named(papers: Papers) -> None:
 
 async def test_certificate_without_supervisor_name_is_named(papers: Papers) -> None:
     a = node(papers, "a")
-    other = Host(SUPERVISOR, Role.SUPERVISOR, credentials=papers.of("b"))
+    other = TransportHost(SUPERVISOR, Role.SUPERVISOR, credentials=papers.of("b"))
     async with running(a, other):
         name = supervisor_at(other.address)
         a.links.send_to_supervisor(other.address, note(1))

@@ -28,7 +28,7 @@ from skipring.net.handshake_limits import (
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
-from tests.support.exchanges import LOOPS, Host, LoopFactory, logged, note, play, running
+from tests.support.exchanges import LOOPS, LoopFactory, TransportHost, logged, note, play, running
 from tests.support.papers import Papers, node
 from tests.support.rings import LOOPBACK, TOPIC, until
 
@@ -185,7 +185,7 @@ def test_peer_is_accepted_while_another_address_uses_all_slots(
     monkeypatch.setattr("skipring.net.connection.GREETING_S", 60.0)
     few = HandshakeLimits(at_once=8, source_rate=1000, total_rate=1000, waiting=100, turn=9)
     monkeypatch.setattr(sockets_module, "SECURED" if is_secured else "PLAIN", few)
-    a, b = (node(papers, name) if is_secured else Host(name) for name in "ab")
+    a, b = (node(papers, name) if is_secured else TransportHost(name) for name in "ab")
 
     async def scene() -> None:
         async with running(a, b), silent_from(A, a.port, 20):

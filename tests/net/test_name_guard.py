@@ -14,7 +14,7 @@ from skipring.admin.inspector import Inspector, TopicContents, open_inspector
 from skipring.net import name_guard
 from skipring.node.host import NodeHost
 from skipring.wire.handshake import Hello, Role, encode_greeting
-from tests.support.exchanges import Host, call, greeting_of, hosts, logged, note, running
+from tests.support.exchanges import TransportHost, call, greeting_of, hosts, logged, note, running
 from tests.support.papers import Papers
 from tests.support.rings import DEADLINE_S, LOOPBACK, TOPIC, LiveRing, live_ring, until
 
@@ -38,7 +38,7 @@ async def test_handshake_under_the_name_of_a_live_member_keeps_its_address() -> 
     async with live_ring("a", "b") as ring:
         await ring.wait_healthy()
         supervisor, b = ring.supervisor, ring.nodes["b"]
-        intruder = Host("b")
+        intruder = TransportHost("b")
         async with running(intruder):
             intruder.links.send_to_supervisor(supervisor.address, note(1))
             await until(lambda: supervisor.links.counts["name in use"] > 0)
@@ -107,7 +107,7 @@ async def test_doctor_reports_a_clone_until_some_time_after_it_ends() -> None:
 async def test_doctor_reports_a_clone_that_only_a_member_has_refused() -> None:
     async with live_ring("a", "b", tick_s=0.02) as ring:
         await ring.wait_healthy()
-        clone = Host("b")
+        clone = TransportHost("b")
         async with running(clone), open_inspector([ring.supervisor.address], TOPIC) as inspector:
             clone.book.learn({"a": ring.nodes["a"].address})
             clone.links.send("a", note(1))
@@ -135,7 +135,7 @@ async def test_silent_process_loses_its_name_to_a_restarted_one() -> None:
     async with hosts("m") as (m,), call(m) as silent:
         silent.write(greeting_of("b") + note(1))
         await until(lambda: m.numbers("b") == [1])
-        again = Host("b")
+        again = TransportHost("b")
         async with running(again):
             again.knows(m)
             again.links.send("m", note(2))
@@ -198,7 +198,7 @@ async def test_certificate_of_a_group_of_names_does_not_allow_a_repeated_handsha
     tmp_path: Path,
 ) -> None:
     papers = Papers(tmp_path)
-    m, b = (Host(name, credentials=papers.of(name)) for name in ("m", "b.x"))
+    m, b = (TransportHost(name, credentials=papers.of(name)) for name in ("m", "b.x"))
     async with running(m, b):
         await b.reach(m, 1)
         stolen = papers.of("b").client_context()
@@ -233,7 +233,9 @@ async def test_nodes_that_dial_each_other_do_not_wait_for_a_deadline(
 
 async def test_clone_with_the_same_certificate_is_refused(tmp_path: Path) -> None:
     papers = Papers(tmp_path)
-    m, original, clone = (Host(name, credentials=papers.of(name)) for name in ("m", "b", "b"))
+    m, original, clone = (
+        TransportHost(name, credentials=papers.of(name)) for name in ("m", "b", "b")
+    )
     async with running(m, original, clone):
         for host in (original, clone):
             host.knows(m)

@@ -26,7 +26,7 @@ from tests.support.exchanges import (
 from tests.support.rings import until
 
 
-class FakeLink:
+class UnfinishedConnection:
     """A connection with a frame that does not end."""
 
     def __init__(self, account: str = "a") -> None:
@@ -72,7 +72,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
 
 
 def test_unfinished_frames_never_hold_more_than_their_limit(clock: FakeLoop) -> None:
-    partial, links = PartialFrames(), [FakeLink(f"n{number}") for number in range(400)]
+    partial, links = PartialFrames(), [UnfinishedConnection(f"n{number}") for number in range(400)]
     for link in links:
         partial.update(link, DATA_BYTES_MAX, is_new=True)
         assert partial.size_bytes <= PARTIAL_BYTES_MAX
@@ -82,15 +82,15 @@ def test_unfinished_frames_never_hold_more_than_their_limit(clock: FakeLoop) -> 
 
 
 def test_name_with_the_most_bytes_is_refused(clock: FakeLoop) -> None:
-    partial, honest = PartialFrames(), FakeLink("honest")
+    partial, honest = PartialFrames(), UnfinishedConnection("honest")
     partial.update(honest, DATA_BYTES_MAX - 1, is_new=True)
     for _ in range(100):
-        partial.update(FakeLink("hostile"), DATA_BYTES_MAX, is_new=True)
+        partial.update(UnfinishedConnection("hostile"), DATA_BYTES_MAX, is_new=True)
     assert honest.refusals == []
 
 
 def test_complete_frames_hold_no_memory(clock: FakeLoop) -> None:
-    partial, link = PartialFrames(), FakeLink()
+    partial, link = PartialFrames(), UnfinishedConnection()
     partial.update(link, 1000, is_new=False)
     partial.update(link, 500, is_new=True)
     assert partial.size_bytes == 500
@@ -106,7 +106,7 @@ def test_complete_frames_hold_no_memory(clock: FakeLoop) -> None:
 
 
 def test_overdue_frame_is_refused(clock: FakeLoop) -> None:
-    partial, slow, quick = PartialFrames(), FakeLink(), FakeLink()
+    partial, slow, quick = PartialFrames(), UnfinishedConnection(), UnfinishedConnection()
     partial.update(slow, 10, is_new=True)
     clock.advance(FRAME_S / 2)
     partial.update(slow, 20, is_new=False)
@@ -121,7 +121,7 @@ def test_overdue_frame_is_refused(clock: FakeLoop) -> None:
 
 
 def test_unread_connection_may_take_longer(clock: FakeLoop) -> None:
-    partial, link = PartialFrames(), FakeLink()
+    partial, link = PartialFrames(), UnfinishedConnection()
     link.is_read = False
     partial.update(link, 10, is_new=True)
     clock.advance(3.5 * FRAME_S)
@@ -132,7 +132,7 @@ def test_unread_connection_may_take_longer(clock: FakeLoop) -> None:
 
 
 def test_stalled_loop_reads_before_it_refuses(clock: FakeLoop) -> None:
-    partial, link = PartialFrames(), FakeLink()
+    partial, link = PartialFrames(), UnfinishedConnection()
     partial.update(link, 10, is_new=True)
     clock.advance(FRAME_S, late_s=2 * LATE_S)
     assert link.refusals == []

@@ -26,8 +26,8 @@ from skipring.net.sockets import listening_process, why_not_listening
 from tests.support.exchanges import (
     HELLO,
     Caller,
-    Host,
     LoopFactory,
+    TransportHost,
     answering,
     call,
     hosts,
@@ -95,7 +95,7 @@ def test_tls_caller_at_a_plain_listener_is_refused(papers: Papers, loop: LoopFac
 async def test_peers_with_and_without_certificates_do_not_connect(
     papers: Papers, is_dialler_secured: bool
 ) -> None:
-    plain, secured = Host("p"), node(papers, "s")
+    plain, secured = TransportHost("p"), node(papers, "s")
     async with running(plain, secured):
         dialler, other = (secured, plain) if is_dialler_secured else (plain, secured)
         dialler.knows(other)
@@ -109,7 +109,7 @@ async def test_peers_with_and_without_certificates_do_not_connect(
 
 
 @asynccontextmanager
-async def silent(host: Host, count: int) -> AsyncIterator[list[Caller]]:
+async def silent(host: TransportHost, count: int) -> AsyncIterator[list[Caller]]:
     """Open connections that send nothing."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(call(host)) for _ in range(count)]
@@ -163,7 +163,7 @@ def test_excess_handshakes_are_refused_until_others_end(
 
 @pytest.mark.usefixtures("loop")
 async def test_connection_that_waits_for_a_greeting_occupies_no_task() -> None:
-    a = Host("a")
+    a = TransportHost("a")
     async with running(a):
         before = len(asyncio.all_tasks())
         async with call(a) as caller:
@@ -248,7 +248,7 @@ def resetting(one: socket.socket) -> socket.socket:
 @pytest.mark.heavy
 def test_immediate_resets_leave_no_socket_open(loop: LoopFactory) -> None:
     async def scene(turn: int) -> None:
-        a, running_loop = Host("a"), asyncio.get_running_loop()
+        a, running_loop = TransportHost("a"), asyncio.get_running_loop()
         await a.start()
         with socket.create_server((LOOPBACK, 0)) as others:
             others.setblocking(False)
@@ -311,7 +311,7 @@ async def test_listener_accepts_again_after_failures(monkeypatch: pytest.MonkeyP
     async with hosts("b") as (b,):
         with monkeypatch.context() as patched:
             patched.setattr(socket, "create_server", failing)
-            a = Host("a")
+            a = TransportHost("a")
             await a.start()
         try:
             b.knows(a)

@@ -35,7 +35,7 @@ SUPERVISORS = ("10.0.0.1:7000", "10.0.0.2:7000", "10.0.0.3:7000")
 TOO_BIG = PublishNew(RecordBatch("a", 1, 1, bytes(1 << 20), id=bytes(32)))
 
 
-class Host:
+class RecordingTransport:
     """A sender over a transport that records frames."""
 
     def __init__(self) -> None:
@@ -88,8 +88,8 @@ class Host:
 
 
 @pytest.fixture
-def host() -> Host:
-    return Host()
+def host() -> RecordingTransport:
+    return RecordingTransport()
 
 
 # -- receivers -------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def host() -> Host:
 
 @pytest.mark.parametrize("topic", [f"t{number}" for number in range(8)])
 def test_message_for_the_supervisor_goes_to_the_supervisor_of_the_topic(
-    host: Host, topic: str
+    host: RecordingTransport, topic: str
 ) -> None:
     host.perform(topic, [Send(SUPERVISOR, Subscribe("me")), Send("x", Digest("a", 1))])
     assert [to for to, *_ in host.sent] == [supervisor_of(topic, SUPERVISORS), "x"]
@@ -119,7 +119,9 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return made
 
 
-def test_message_to_several_receivers_is_encoded_once(host: Host, encoded: list[object]) -> None:
+def test_message_to_several_receivers_is_encoded_once(
+    host: RecordingTransport, encoded: list[object]
+) -> None:
     message = PublishNew(BATCH, 1)
     host.perform(TOPIC, [Send("x", message), Send("y", message), Send("z", message)])
     assert [to for to, *_ in host.sent] == ["x", "y", "z"]
@@ -127,7 +129,7 @@ def test_message_to_several_receivers_is_encoded_once(host: Host, encoded: list[
 
 
 def test_different_message_never_reuses_the_previous_frame(
-    host: Host, encoded: list[object]
+    host: RecordingTransport, encoded: list[object]
 ) -> None:
     messages = [Digest("a", number // 2) for number in range(6)]  # pairs of equal messages
     host.perform(TOPIC, [Send("x", message) for message in messages])
@@ -139,7 +141,7 @@ def test_different_message_never_reuses_the_previous_frame(
 # -- hints -----------------------------------------------------------------------------------
 
 
-def test_hints_are_given_for_named_nodes_in_the_address_book(host: Host) -> None:
+def test_hints_are_given_for_named_nodes_in_the_address_book(host: RecordingTransport) -> None:
     host.book.greet("a", "10.1.0.1:1")
     host.book.learn({"b": "10.1.0.2:1", "not named": "10.1.0.3:1"})
     host.perform(
@@ -157,7 +159,7 @@ def test_hints_are_given_for_named_nodes_in_the_address_book(host: Host) -> None
     ]
 
 
-def test_node_gives_no_hint_about_itself(host: Host) -> None:
+def test_node_gives_no_hint_about_itself(host: RecordingTransport) -> None:
     host.book.greet("me", "10.1.0.1:1")
     host.perform(TOPIC, [Send("x", IntroduceShortcut(peer("0", "me")))])
     assert host.sent == [("x", IntroduceShortcut(peer("0", "me")), {})]
@@ -166,7 +168,7 @@ def test_node_gives_no_hint_about_itself(host: Host) -> None:
 # -- messages that cannot be sent ------------------------------------------------------------
 
 
-def test_unencodable_message_is_counted_and_the_rest_is_sent(host: Host) -> None:
+def test_unencodable_message_is_counted_and_the_rest_is_sent(host: RecordingTransport) -> None:
     good = Digest("a", 1)
     host.perform(TOPIC, [Send("x", good), Send("x", TOO_BIG), Send("y", good), Send("z", good)])
     assert host.log == [
@@ -187,20 +189,24 @@ def test_unencodable_message_is_counted_and_the_rest_is_sent(host: Host) -> None
     ],
     ids=["no body", "no id", "lone surrogate", "a number too large"],
 )
-def test_unencodable_batch_does_not_stop_the_sender(host: Host, batch: RecordBatch) -> None:
+def test_unencodable_batch_does_not_stop_the_sender(
+    host: RecordingTransport, batch: RecordBatch
+) -> None:
     host.perform(TOPIC, [Send("x", PublishNew(batch))])
     assert host.log == []
     assert host.counts == {"not encodable": 1}
 
 
-def test_messages_for_supervisors_are_dropped_and_counted_without_any(host: Host) -> None:
+def test_messages_for_supervisors_are_dropped_and_counted_without_any(
+    host: RecordingTransport,
+) -> None:
     host.supervisors = ()
     host.perform(TOPIC, [Send(SUPERVISOR, Subscribe("me"))])
     assert host.log == []
     assert sum(host.counts.values()) == 1
 
 
-def test_runtime_message_is_sent_like_core_messages(host: Host) -> None:
+def test_runtime_message_is_sent_like_core_messages(host: RecordingTransport) -> None:
     host.book.learn({"b": "10.1.0.2:1"})
     host.sender.send_message(TOPIC, "x", FindMembers(1, 8))
     host.sender.send_message(TOPIC, SUPERVISOR, ReportUnresponsive("b"))

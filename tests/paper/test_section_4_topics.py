@@ -45,7 +45,7 @@ every_config = pytest.mark.parametrize(
 )
 
 
-class Host:
+class TopicProcesses:
     """Supervisor and subscribers, each with all its topics; every message names its topic."""
 
     def __init__(
@@ -112,7 +112,7 @@ def test_overlapping_topics_form_one_ring_each(config: ProtocolConfig) -> None:
     """A node can be in several rings, under another label in each."""
     nodes = node_names(9)
     members = {"news": nodes, "sport": nodes[4:], "art": nodes[2:7:2], "lone": nodes[8:]}
-    host = Host(nodes, config)
+    host = TopicProcesses(nodes, config)
     for topic, chosen in members.items():
         host.subscribe(topic, *chosen)
     for _ in range(60):
@@ -127,7 +127,7 @@ def test_overlapping_topics_form_one_ring_each(config: ProtocolConfig) -> None:
 
 def test_every_message_belongs_to_the_topic_of_the_event_that_caused_it() -> None:
     """By the topic in each message "we can identify the appropriate protocol at the receiver"."""
-    host = Host(["a", "b", "c"])
+    host = TopicProcesses(["a", "b", "c"])
     host.subscribe("news", "a", "b", "c")
     for _ in range(10):
         host.run_round()
@@ -141,8 +141,8 @@ subscriber_events = st.one_of(
 )
 
 
-def settled_host() -> Host:
-    host = Host(["a", "b", "c"])
+def settled_host() -> TopicProcesses:
+    host = TopicProcesses(["a", "b", "c"])
     for topic in ("news", "sport"):
         host.subscribe(topic, "a", "b", "c")
     for _ in range(8):
@@ -180,7 +180,7 @@ def test_permission_implies_that_the_supervisor_has_removed_the_subscriber(
     config: ProtocolConfig,
 ) -> None:
     """The text: "implying that the supervisor has removed the subscriber from its database"."""
-    host = Host(["a", "b", "c"], config)
+    host = TopicProcesses(["a", "b", "c"], config)
     host.subscribe("news", "a", "b", "c")
     for _ in range(10):
         host.run_round()
@@ -264,7 +264,7 @@ def test_overhead_is_linear_in_the_topics_and_independent_of_the_subscribers(
 @pytest.mark.parametrize("topics", [1, 5, 20])
 def test_requests_to_the_supervisor_are_linear_in_the_topics_too(topics: int) -> None:
     """Fewer than 0.912 per topic and interval are expected; here with random draws."""
-    host, intervals = Host(node_names(8), rng=Random(f"4/{topics}")), 400 // topics
+    host, intervals = TopicProcesses(node_names(8), rng=Random(f"4/{topics}")), 400 // topics
     for topic in range(topics):
         host.subscribe(f"topic {topic}", *host.nodes)
     for _ in range(10):

@@ -38,7 +38,7 @@ LOOPS: dict[str, LoopFactory] = {
 }
 
 
-class Host:
+class TransportHost:
     """Transport of one process, and the messages that it has received."""
 
     def __init__(
@@ -75,14 +75,14 @@ class Host:
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
-    def knows(self, *others: Host) -> None:
+    def knows(self, *others: TransportHost) -> None:
         self.book.learn({other.name: other.address for other in others})
 
     def numbers(self, sender: str) -> list[int]:
         """Return the notes of one sender in order of arrival."""
         return [it.digest for who, it in self.got if who == sender and isinstance(it, Digest)]
 
-    async def reach(self, other: Host, number: int) -> None:
+    async def reach(self, other: TransportHost, number: int) -> None:
         """Send a note to another host; wait until it has arrived."""
         self.knows(other)
         self.links.send(other.name, note(number))
@@ -109,7 +109,7 @@ HELLO = greeting_of("b")
 
 
 @asynccontextmanager
-async def running(*made: Host) -> AsyncIterator[None]:
+async def running(*made: TransportHost) -> AsyncIterator[None]:
     """Let hosts listen; close them at the end, and check that nothing is open."""
     try:
         for host in made:
@@ -122,9 +122,9 @@ async def running(*made: Host) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def hosts(*names: str) -> AsyncIterator[list[Host]]:
+async def hosts(*names: str) -> AsyncIterator[list[TransportHost]]:
     """Yield nodes that listen."""
-    made = [Host(name) for name in names]
+    made = [TransportHost(name) for name in names]
     async with running(*made):
         yield made
 
@@ -168,7 +168,7 @@ class Caller:
 
 
 @asynccontextmanager
-async def call(host: Host, context: ssl.SSLContext | None = None) -> AsyncIterator[Caller]:
+async def call(host: TransportHost, context: ssl.SSLContext | None = None) -> AsyncIterator[Caller]:
     reader, writer = await asyncio.open_connection(LOOPBACK, host.port, ssl=context)
     try:
         yield Caller(reader, writer)
@@ -205,17 +205,17 @@ def nowhere() -> str:
         return f"{LOOPBACK}:{bound.getsockname()[1]}"
 
 
-def link_of(host: Host, name: NodeId) -> Any:  # noqa: ANN401  (a link or none, and what is in it)
+def link_of(host: TransportHost, name: NodeId) -> Any:  # noqa: ANN401  (a link or none, and what is in it)
     return host.links.peer(name).link
 
 
-def is_refused_as_wrong_peer_by(host: Host) -> bool:
+def is_refused_as_wrong_peer_by(host: TransportHost) -> bool:
     """Return True once the dialled process is refused as the wrong peer and disconnected."""
     is_over = not host.links.connections and not is_dialling(host)
     return is_over and host.links.counts["wrong peer"] > 0
 
 
-def is_dialling(host: Host) -> bool:
+def is_dialling(host: TransportHost) -> bool:
     """Return True while the host dials a peer."""
     return any(peer.is_dialling for peer in host.links.peers.values())
 

@@ -11,7 +11,7 @@ import trustme
 
 from skipring.security.ca import issue, make_authority
 from skipring.security.credentials import Credentials
-from tests.support.exchanges import Host
+from tests.support.exchanges import TransportHost
 
 AGE = timedelta(days=50)  # age of the cluster
 
@@ -55,6 +55,6 @@ class Papers:
         return context
 
 
-def node(papers: Papers, name: str, certificate: str = "") -> Host:
+def node(papers: Papers, name: str, certificate: str = "") -> TransportHost:
     """Return the transport of a node with a certificate, its own or that of another."""
-    return Host(name, credentials=papers.of(certificate or name))
+    return TransportHost(name, credentials=papers.of(certificate or name))
