@@ -312,7 +312,7 @@ class Reader:
         begin = self._next
         entries, following = self._log.read_page(begin, self._log.end, _ONE)
         for entry in entries:  # at most one
-            start, records = entry.offset, _records(entry.batch)
+            start, records = entry.offset, entry.batch.readable_records()
             following = start if records else entry.end
             if records:
                 is_old = start < self._first
@@ -400,18 +400,10 @@ def stored_publications(
 ) -> Iterator[tuple[RecordBatch, list[DeliveredPublication]]]:
     """Yield the readable batches of a log with their publications at some offsets."""
     for entry in log.read_range(wanted.start, wanted.stop):
-        if records := _records(entry.batch):
+        if records := entry.batch.readable_records():
             batch = _ReadableBatch(entry.offset, entry.end, entry.batch, records, None, True)
             start, end = max(entry.offset, wanted.start), min(entry.end, wanted.stop)
             yield entry.batch, _between(batch, start, end)
-
-
-def _records(batch: RecordBatch) -> tuple[BatchRecord, ...]:
-    """Return the records of a batch; none if they cannot be read."""
-    try:
-        return batch.records()
-    except ValueError:
-        return ()
 
 
 def _resolve(arrived: asyncio.Future[bool], is_arrival: bool) -> None:

@@ -190,7 +190,7 @@ def sub(
     wanted = {"key": None if key is None else os.fsencode(key), "publisher": publisher}
     printer = _Printer(shown, wanted, count)
     follow = partial(follow_topic, access, topic, plan, on_gap=printer.report)
-    run(follow(printer.emit, report=_report, is_stopped=is_stdout_closed))
+    run(follow(printer.emit, report=report_wait, is_stopped=is_stdout_closed))
 
 
 class _Printer:
@@ -245,7 +245,8 @@ def _tail_plan(
     )
 
 
-def _report(reason: str) -> None:
+def report_wait(reason: str) -> None:
+    """Print why a command waits."""
     click.echo(f"waiting: {reason}", err=True)
 
 

@@ -223,6 +223,13 @@ class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
             raise ValueError(f"{len(records)} records in a batch of {self.count}")
         return records
 
+    def readable_records(self) -> tuple[BatchRecord, ...]:
+        """Decode the records; none if they cannot be read: the scrub quarantines such a batch."""
+        try:
+            return self.records()
+        except ValueError:
+            return ()
+
     def publications(self) -> list[Publication]:
         """Decode the records, each with its publisher, number and id (``records``)."""
         return [

@@ -92,3 +92,10 @@ def is_farther(peer: Peer, than: Peer, side: Side) -> bool:
     Algorithm 1 compares labels only, and delegates if ``label_v <= u.left`` (decision 0061).
     """
     return peer.label <= than.label if side is LEFT else than.label <= peer.label
+
+
+def as_text(value: Label | Peer | None) -> str:
+    """Return a label or a reference for a sentence."""
+    if isinstance(value, Peer):
+        return f"({value.label}, {value.node})"
+    return str(value) if value is not None else "none"

@@ -30,7 +30,7 @@ from skipring.core.messages import (
     RemoveConnections,
     SetConfiguration,
 )
-from skipring.core.peers import SUPERVISOR, NodeId, Peer, TopicId
+from skipring.core.peers import SUPERVISOR, NodeId, Peer, TopicId, as_text
 from skipring.core.ring_messages import RingPlace
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
@@ -183,11 +183,11 @@ def _differences(before: _MemberPlace, after: _MemberPlace, me: NodeId) -> Itera
         yield _Found("member", change, "member", _yes(before.member), _yes(after.member))
     if before.label != after.label:
         change = _kind_of_change(before.label, after.label)
-        yield _Found("label", change, "label", _text(before.label), _text(after.label))
+        yield _Found("label", change, "label", as_text(before.label), as_text(after.label))
     for name, old, new in zip(_EDGES, before.edges, after.edges, strict=True):
         if old != new:
             kind = "ring" if name == "ring" else "neighbour"
-            yield _Found(kind, _change_of_edge(old, new, me), name, _text(old), _text(new))
+            yield _Found(kind, _change_of_edge(old, new, me), name, as_text(old), as_text(new))
     for label in sorted(before.shortcuts.keys() | after.shortcuts.keys()):
         found = _change_of_shortcut(label, before.shortcuts, after.shortcuts, me)
         if found is not None:
@@ -233,12 +233,6 @@ def _slot(label: Label, slots: Mapping[Label, NodeId | None]) -> str:
     if label not in slots:
         return "none"
     return slots[label] or "empty"
-
-
-def _text(value: Label | Peer | None) -> str:
-    if isinstance(value, Peer):
-        return f"({value.label}, {value.node})"
-    return str(value) if value is not None else "none"
 
 
 def _yes(value: bool) -> str:

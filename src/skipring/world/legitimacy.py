@@ -24,7 +24,7 @@ from skipring.core.messages import (
     Subscribe,
     Unsubscribe,
 )
-from skipring.core.peers import NodeId, Peer, TopicId
+from skipring.core.peers import NodeId, Peer, TopicId, as_text
 from skipring.core.retention.member import Retention
 from skipring.core.roster import Roster, index_of
 from skipring.core.topology import Chains, chains_around, line_and_wrap
@@ -271,10 +271,11 @@ def _label_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Ite
     """Check L1: the label is the label in the database."""
     should = roster.label_of(node)
     if should is None:
-        yield Violation(Layer.LABELS, f"{node} has label {_text(seen.label)} and is not recorded")
+        yield Violation(Layer.LABELS, f"{node} has label {as_text(seen.label)} and is not recorded")
     elif seen.label != should:
         yield Violation(
-            Layer.LABELS, f"{node} has label {_text(seen.label)}, should be {_text(should)}"
+            Layer.LABELS,
+            f"{node} has label {as_text(seen.label)}, should be {as_text(should)}",
         )
 
 
@@ -293,7 +294,7 @@ def _ring_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Iter
 
 
 def _wrong_edge(node: NodeId, name: str, has: Peer | None, should: Peer | None) -> Violation:
-    return Violation(Layer.RING, f"{node}.{name} is {_text(has)}, should be {_text(should)}")
+    return Violation(Layer.RING, f"{node}.{name} is {as_text(has)}, should be {as_text(should)}")
 
 
 def _shortcut_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Iterator[Violation]:
@@ -352,16 +353,10 @@ def _disturbance(parcel: Parcel, roster: Roster, view: View) -> str | None:
             # The supervisor would record a node that has to leave again, which breaks closure.
             return f"Subscribe of {node}, which is not a member"
         case CheckLabel(believed=believed) if roster.label_of(parcel.to) != believed:
-            return f"CheckLabel with the wrong receiver label {_text(believed)}"
+            return f"CheckLabel with the wrong receiver label {as_text(believed)}"
     wrong = [peer for peer in peers_in(message) if roster.label_of(peer.node) != peer.label]
-    return f"{name} with the wrong pair {_text(wrong[0])}" if wrong else None
+    return f"{name} with the wrong pair {as_text(wrong[0])}" if wrong else None
 
 
 def _is_member(node: NodeId, view: View) -> bool:
     return node in view.subscribers and view.subscribers[node].member
-
-
-def _text(value: Label | Peer | None) -> str:
-    if isinstance(value, Peer):
-        return f"({value.label}, {value.node})"
-    return str(value) if value is not None else "none"

@@ -118,14 +118,6 @@ def _compacted(
         rows = kept
 
 
-def _records_of(batch: RecordBatch) -> Sequence[BatchRecord]:
-    """Return the records; none if they cannot be read: the scrubber quarantines such a batch."""
-    try:
-        return batch.records()
-    except ValueError:
-        return ()
-
-
 class Dropped(NamedTuple):
     """Batch that is not retained any more; None if it cannot be read."""
 
@@ -251,7 +243,7 @@ class RetainedRows:
 
     def withdraw(self, offset: int, batch: RecordBatch) -> None:
         """Forget a batch that stays in the log, but goes to the quarantine."""
-        row = Row.of(batch, _records_of(batch))
+        row = Row.of(batch, batch.readable_records())
         if self.stamps.remove(row.stamp, offset):
             self._live.pop(offset, None)
             for key in row.writes if self.policy.compact else ():
@@ -259,7 +251,7 @@ class RetainedRows:
 
     def readmit(self, offset: int, batch: RecordBatch) -> None:
         """Index a batch that has left the quarantine."""
-        self._insert(offset, batch, _records_of(batch))
+        self._insert(offset, batch, batch.readable_records())
 
     def discard(self) -> None:
         """Derive the index again: a batch with unknown records was quarantined."""
