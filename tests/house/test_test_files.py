@@ -7,6 +7,7 @@ others test many modules together.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
@@ -68,3 +69,13 @@ def test_unmatched_files_are_found() -> None:
 @pytest.mark.parametrize("found", [{"a.py": 1, "b.py": 1}, {}])
 def test_new_and_outdated_exceptions_fail(found: dict[str, int]) -> None:
     assert differences(found, {"a.py": 1}) != []
+
+
+def test_fake_host_exists_once() -> None:
+    names = re.compile(r"^class ((?:Fake)?(?:Host|Link))\b", re.MULTILINE)
+    found = {
+        (path.name, name)
+        for path in (ROOT / "tests").rglob("*.py")
+        for name in names.findall(path.read_text(encoding="utf-8"))
+    }
+    assert found == {("fake_host.py", "FakeHost")}
