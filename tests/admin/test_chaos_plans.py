@@ -9,6 +9,7 @@ from msgspec import to_builtins
 
 from skipring.admin import chaos_plans
 from skipring.admin.chaos_plans import Damages, adversarial
+from skipring.core.messages import CARRIERS
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.summaries import EMPTY_ROOT
 from skipring.errors import InputError
@@ -17,7 +18,6 @@ from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
 from skipring.wire.rpc import NodeStatus
 from skipring.world.adversaries import ADVERSARIES
-from skipring.world.snapshot import CARRIERS
 from tests.support.machines import label, peer
 
 TOPIC = "news"

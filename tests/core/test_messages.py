@@ -6,6 +6,7 @@ from hypothesis import given
 from msgspec.structs import fields
 
 from skipring.core.messages import (
+    CARRIERS,
     CLAIMS,
     MESSAGE_TYPES,
     UNRECORDED,
@@ -35,7 +36,6 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer
 from skipring.wire.rpc import WIRE_TYPES, WireMessage
-from skipring.world.snapshot import CARRIERS
 from tests.support.machines import label, peer, unhurried
 from tests.support.strategies import messages
 from tests.wire.samples import SAMPLES
