@@ -280,7 +280,7 @@ async def trace_publish(recorder: Recorder, subscription: Subscription) -> Trace
 async def trace_receive(
     recorder: Recorder, subscription: Subscription, supervisor: str
 ) -> TracedPath:
-    """Trace publications of other members; return the usual path."""
+    """Trace publications of other members; return the usual path of the shorter half."""
 
     async def read() -> int:
         await anext(aiter(subscription))
@@ -295,7 +295,8 @@ async def trace_receive(
             end = await reading
         if "PublishProxy" not in TracedPath(tuple(recorder.calls)).classes:
             paths.append(recorder.since_received(end))
-    return usual(paths)
+    # On a busy machine some publications take longer paths.
+    return usual(sorted(paths, key=lambda path: len(path.calls))[: SAMPLES // 2 + 1])
 
 
 async def trace_tick(recorder: Recorder) -> tuple[TracedPath, TracedPath]:

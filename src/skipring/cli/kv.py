@@ -18,7 +18,7 @@ from skipring.cli.options import (
     option,
     read_policy,
 )
-from skipring.cli.pub_sub import is_stdout_closed, printable, text_field
+from skipring.cli.pub_sub import is_stdout_closed, printable, report_wait, text_field
 
 if TYPE_CHECKING:
     from skipring.api.key_value_table import Change, Entry, KeyValueTable
@@ -104,7 +104,7 @@ class _Write:
             later_than=self.seen or 0,
             wait_s=self._wait,
         )
-        run(publish_all(self._access, plan, [payload], self._emit, _report))
+        run(publish_all(self._access, plan, [payload], self._emit, report_wait))
 
     def _emit(self, published: PublishedRecord) -> None:
         if self._as_json:
@@ -129,7 +129,7 @@ def _compact_if_empty(access: Access, topic: str, wait: float) -> None:
 
     report = read_policy(topic, access)
     if report.newest is None and report.records == 0:
-        run(set_policy(access, topic, Policy(compact=True), report, _report, wait))
+        run(set_policy(access, topic, Policy(compact=True), report, report_wait, wait))
     elif report.newest is None or not report.newest.policy.compact:
         click.echo(
             f"{topic} is not compacted, so old values of its keys stay, and views refuse it: "
@@ -209,10 +209,6 @@ def watch(
 # -- reading -----------------------------------------------------------------------------------
 
 
-def _report(reason: str) -> None:
-    click.echo(f"waiting: {reason}", err=True)
-
-
 def _table(access: Access, topic: str, wait: float) -> KeyValueTable:
     """Return the newest values that the member with the most publications has."""
     from skipring.api.key_value_table import KeyValueTable
@@ -253,7 +249,7 @@ def _follow(
         return has_ended or is_stdout_closed()
 
     plan = TailPlan(until=until, wait_s=wait)
-    run(follow_topic(access, topic, plan, emit, report=_report, is_stopped=is_stopped))
+    run(follow_topic(access, topic, plan, emit, report=report_wait, is_stopped=is_stopped))
 
 
 # -- output ------------------------------------------------------------------------------------
