@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import shutil
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
@@ -11,11 +13,21 @@ import pytest
 from skipring.api import cursor as cursor_module
 from skipring.api.cursor import Cursor, checked_start
 from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.limits import TRIMMED_CHAIN, UNKNOWN_DIGEST, is_same_chain
 from skipring.errors import CursorError, InputError
 from skipring.order.gaps import Order
 from skipring.order.saved_order import SavedOrder
 from skipring.storage.store import LogStore
+from skipring.storage.topic_log import SegmentLog
 
+SMALL = 1 << 16  # bytes of a segment
+EARLIER = [
+    (b"eightbyt", b"eightbytesof", True),
+    (b"eightbyt", b"eightbutesof", False),
+    (b"eightbyt", b"eigh" + UNKNOWN_DIGEST, True),
+    (b"eightbyt", b"nine" + UNKNOWN_DIGEST, False),
+    (b"eightbyt", TRIMMED_CHAIN, False),
+]
 SAVED = SavedOrder((range(1, 2),), following={("a", 0): 3}, from_start=True)
 
 
@@ -87,3 +99,90 @@ def test_cursor_of_another_order_is_refused(tmp_path: Path) -> None:
         for order in (Order.ARRIVAL, Order.TIME):
             with pytest.raises(CursorError, match='made with order="publisher"'):
                 ordered.check(store, "news", order)
+
+
+def keyed(number: int) -> RecordBatch:
+    record = BatchRecord(b"%03d" % number + bytes(2000), 1, b"k%d" % number)
+    return RecordBatch.of([record], publisher="a", first=number, topic="news")
+
+
+def stored(log: SegmentLog, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        log.append(keyed(number))
+
+
+def removed(store: LogStore, offsets: Iterable[int]) -> None:
+    """Remove batches, and reclaim their space: later batches begin new segments."""
+    log = store.log("news")
+    for offset in offsets:
+        log.remove(offset)
+    for _ in range(4):
+        store.commit()
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_cursor_among_removed_publications_is_refused_after_a_restore_only(
+    tmp_path: Path, is_restored: bool
+) -> None:
+    path, copy = tmp_path / "a", tmp_path / "backup"
+    with LogStore.open(path, segment_bytes_max=SMALL) as store:
+        stored(store.log("news"), range(100))
+        store.commit()
+    shutil.copytree(path, copy)
+    with LogStore.open(path, segment_bytes_max=SMALL) as store:
+        log = store.log("news")
+        stored(log, range(100, 200))
+        store.commit()
+        cursor = Cursor(store.id, "news", log.epoch, 180, log.chain_at(180))
+        if not is_restored:
+            removed(store, range(150, 199))
+            cursor.check(store, "news", Order.ARRIVAL)
+            among = Cursor(store.id, "news", log.epoch, 180, log.chain_at(180))
+            among.check(store, "news", Order.ARRIVAL)
+    if is_restored:
+        shutil.rmtree(path)
+        copy.rename(path)
+    with LogStore.open(path, segment_bytes_max=SMALL) as store:
+        if not is_restored:
+            assert store.log("news").chain_at(180) != cursor.chain, "it is among removed ones"
+            cursor.check(store, "news", Order.ARRIVAL)
+            return
+        stored(store.log("news"), [*range(180, 200), *range(100, 180)])
+        store.commit()
+        removed(store, range(150, 199))
+        with pytest.raises(CursorError, match="restored from a copy"):
+            cursor.check(store, "news", Order.ARRIVAL)
+
+
+def test_cursor_below_the_first_retained_publication_is_accepted(tmp_path: Path) -> None:
+    with LogStore.open(tmp_path, segment_bytes_max=SMALL) as store:
+        log = store.log("news")
+        stored(log, range(100))
+        store.commit()
+        cursor = Cursor(store.id, "news", log.epoch, 40, log.chain_at(40))
+        log.trim(80)
+        below = Cursor(store.id, "news", log.epoch, 40, log.chain_at(40))
+        store.commit()
+        unknown = Cursor(store.id, "news", log.epoch, 40, log.chain_at(40))
+        assert (below.chain, unknown.chain) == (cursor.chain, TRIMMED_CHAIN)
+        for each in (cursor, unknown):
+            each.check(store, "news", Order.ARRIVAL)
+
+
+def test_cursor_of_an_unknown_place_is_refused_where_publications_are_retained(
+    tmp_path: Path,
+) -> None:
+    with LogStore.open(tmp_path) as store:
+        stored(store.log("news"), range(4))
+        store.commit()
+        with pytest.raises(CursorError, match="restored from a copy"):
+            Cursor(store.id, "news", store.log("news").epoch, 2, TRIMMED_CHAIN).check(
+                store, "news", Order.ARRIVAL
+            )
+
+
+@pytest.mark.parametrize(("earlier", "now", "is_same"), EARLIER)
+def test_position_of_an_earlier_version_is_compared_by_its_digest(
+    earlier: bytes, now: bytes, is_same: bool
+) -> None:
+    assert is_same_chain(earlier, now) is is_same

@@ -96,7 +96,7 @@ class Desk:
 
     def cursor(self, unread: Sequence[Item] = ()) -> Cursor:
         offset, saved = self.reader.position(self.log.durable_end, unread)
-        return Cursor.parse(str(Cursor("5eed", TOPIC, 0, offset, bytes(8), saved)))
+        return Cursor.parse(str(Cursor("5eed", TOPIC, 0, offset, bytes(12), saved)))
 
     def restart(self, cursor: Cursor) -> None:
         self.reader = self.opened(cursor)
@@ -370,7 +370,7 @@ def test_gap_is_not_reported_again_after_a_restart() -> None:
 def test_plain_cursor_begins_sequences_anywhere() -> None:
     desk = Desk()
     desk.arrive("a", 0, 5)
-    desk.restart(Cursor("5eed", TOPIC, 0, 3, bytes(8)))
+    desk.restart(Cursor("5eed", TOPIC, 0, 3, bytes(12)))
     assert numbers(desk.read()) == [3, 4]
 
 
@@ -388,7 +388,7 @@ def test_wrong_state_loses_and_repeats_nothing() -> None:
         state = type(saved)(saved.pending, following=following, from_start=True)
         again = Desk()
         again.log = desk.log
-        again.restart(Cursor("5eed", TOPIC, 0, cursor.offset, bytes(8), state))
+        again.restart(Cursor("5eed", TOPIC, 0, cursor.offset, bytes(12), state))
         assert numbers(finished(again)) == list(range(10, 20))
 
 

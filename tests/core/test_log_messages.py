@@ -12,7 +12,7 @@ from tests.support.batches import batch, batch_of
 
 
 def test_complete_log_info_survives_a_round_trip() -> None:
-    info = LogInfo(1, "5eed", 2, 3, 4, 4, (bytes(16), b""), bytes(8))
+    info = LogInfo(1, "5eed", 2, 3, 4, 4, (bytes(16), b""), bytes(12))
     assert decode(encode(info), type=LogInfo) == info
 
 

@@ -51,7 +51,7 @@ class Scene:
 
 
 def holder_of(end: int) -> MemberLog:
-    survey = LogInfo(1, "b0", 0, end, end, end, (), bytes(8))
+    survey = LogInfo(1, "b0", 0, end, end, end, (), bytes(12))
     return MemberLog(node="b", address="127.0.0.1:1", survey=survey)
 
 

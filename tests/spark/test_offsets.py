@@ -28,12 +28,12 @@ def test_positions_survive_their_json_form(
     seen: frozenset[bytes], late: frozenset[bytes], missing: list[tuple[int, bytes]]
 ) -> None:
     standby = Standby(
-        store="b0", epoch=2, offset=7, chain=b"standby.", missing=tuple(missing), seen=late
+        store="b0", epoch=2, offset=7, chain=b"standby.....", missing=tuple(missing), seen=late
     )
     for position in (
         Position(store="a0", epoch=2**62 - 1, offset=9),
         Position(
-            store="a0", epoch=1, offset=9, chain=bytes(8), seen=seen, begun=3, standby=standby
+            store="a0", epoch=1, offset=9, chain=bytes(12), seen=seen, begun=3, standby=standby
         ),
     ):
         kept = json.dumps(to_json({TOPIC: position}))

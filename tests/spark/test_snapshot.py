@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from skipring.core.log import TRIMMED_CHAIN
+from skipring.core.limits import TRIMMED_CHAIN, UNKNOWN_DIGEST
 from skipring.core.log_messages import LogInfo
 from skipring.core.retention.charter import Policy
 from skipring.errors import DataLossError
@@ -79,26 +79,28 @@ def test_member_with_too_few_digests_is_used_for_those() -> None:
         ({"store": "b0"}, False),
         ({"epoch": 2}, False),
         ({"offset": 101}, False),
-        ({"chain": b"other..."}, False),
+        ({"chain": b"sessother..."}, False),
         ({"chain": b""}, True),  # given by a user
         ({"chain": b"", "offset": 101}, False),
         ({"epoch": 2, "offset": 0, "chain": b""}, True),
-        ({"epoch": 2, "offset": 0, "chain": b"other..."}, True),
+        ({"epoch": 2, "offset": 0, "chain": b"sessother..."}, True),
         ({"store": "b0", "offset": 0}, False),
-        ({"chain": TRIMMED_CHAIN}, True),  # inside dropped publications
+        ({"chain": TRIMMED_CHAIN}, False),
+        ({"chain": b"sess" + UNKNOWN_DIGEST}, True),  # inside dropped publications
+        ({"chain": b"past" + UNKNOWN_DIGEST}, False),
     ],
 )
 def test_place_is_valid_in_a_log_with_the_same_publications_before_it(
     given: dict[str, Any], is_same: bool
 ) -> None:
-    survey = LogInfo(1, "a0", 1, 100, 120, 120, (), b"chain...")
-    place = LogPlace(store="a0", epoch=1, offset=42, chain=b"chain...")
+    survey = LogInfo(1, "a0", 1, 100, 120, 120, (), b"sesschain...")
+    place = LogPlace(store="a0", epoch=1, offset=42, chain=b"sesschain...")
     assert has_place(survey, replace(place, **given)) is is_same
 
 
 def test_place_is_valid_where_the_log_has_dropped_the_publications_before_it() -> None:
     survey = LogInfo(1, "a0", 1, 100, 120, 120, (), TRIMMED_CHAIN, low=60)
-    assert has_place(survey, LogPlace(store="a0", epoch=1, offset=42, chain=b"chain..."))
+    assert has_place(survey, LogPlace(store="a0", epoch=1, offset=42, chain=b"sesschain..."))
 
 
 def test_members_with_another_charter_or_other_floors_are_excluded() -> None:

@@ -114,6 +114,7 @@ def paged(log: Log, limits: PageLimits, firsts: range = ANY_BYTE, start: int = 0
     return found
 
 
+SESSION = b"once"
 HEADER = SegmentHeader(NEWS, 0, START_OF_CHAIN)
 
 
@@ -122,7 +123,7 @@ def entries_of(*batches: RecordBatch) -> list[LogEntry]:
     found: list[LogEntry] = []
     offset, chain = 0, START_OF_CHAIN
     for each in batches:
-        chain = next_chain(chain, each.id)
+        chain = next_chain(chain, each.id, SESSION)
         found.append(LogEntry(offset, chain, each))
         offset += each.count
     return found

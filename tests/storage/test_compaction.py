@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from skipring.core.log import TRIMMED_CHAIN
+from skipring.core.limits import SESSION_BYTES, UNKNOWN_DIGEST, is_same_chain
 from skipring.errors import StorageError
+from skipring.storage import compaction
 from skipring.storage.topic_log import SegmentLog
 from tests.storage.logs import (
     NEWS,
@@ -28,7 +29,7 @@ from tests.storage.logs import (
 )
 
 
-def test_chain_is_known_at_the_end_of_a_gap_and_not_inside(tmp_path: Path) -> None:
+def test_chain_is_known_at_the_end_of_a_gap_and_its_session_inside(tmp_path: Path) -> None:
     path = made(tmp_path, 30)
     stop = int(segments(path)[1].stem)
     with opened(tmp_path) as store:
@@ -43,12 +44,39 @@ def test_chain_is_known_at_the_end_of_a_gap_and_not_inside(tmp_path: Path) -> No
             log = store.log(NEWS)
             inside = range(3, stop)
             found = [log.chain_at(offset) for offset in range(61)]
-            assert {found[offset] for offset in inside} == {TRIMMED_CHAIN}
+            session = before[1][:SESSION_BYTES]
+            assert {found[offset] for offset in inside} == {session + UNKNOWN_DIGEST}
+            assert all(is_same_chain(found[offset], before[offset]) for offset in inside)
             assert [found[o] for o in range(61) if o not in inside] == [
                 before[o] for o in range(61) if o not in inside
             ]
         data = segments(path)[0].read_bytes()
         segments(path)[0].write_bytes(data[:-5])  # a scan finds the gap
+
+
+@pytest.mark.parametrize("sessions_max", [2, 100])
+def test_sessions_inside_a_gap_are_known_after_further_rewrites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sessions_max: int
+) -> None:
+    monkeypatch.setattr(compaction, "SESSIONS_MAX", sessions_max)
+    for _ in range(12):  # each start is a session
+        path = made(tmp_path, 5)
+    starts = [int(each.stem) for each in segments(path)]
+    with opened(tmp_path) as store:
+        before = [store.log(NEWS).chain_at(offset) for offset in range(starts[-1])]
+        log = store.log(NEWS)
+        for kept in (4, 3, 2):  # each time some segments are rewritten
+            for offset in range(2, starts[-1], 2):
+                if offset % (2 * kept):
+                    log.remove(offset)
+            store.commit()
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        after = [log.chain_at(offset) for offset in range(log.low, starts[-1])]
+    assert sum(each.endswith(UNKNOWN_DIGEST) for each in after) > len(after) // 2
+    assert all(map(is_same_chain, after, before[log.low :]))
+    others = [bytes([e[0] ^ 1]) + e[1:-1] + bytes([e[-1] ^ 1]) for e in before[log.low :]]
+    assert not any(map(is_same_chain, after, others))
 
 
 def test_damaged_entry_is_copied_and_found_later(tmp_path: Path) -> None:

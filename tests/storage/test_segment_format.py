@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import accumulate
 
 import pytest
@@ -26,7 +27,7 @@ from skipring.storage.segment_format import (
     footer_bytes,
 )
 from skipring.storage.topic_log import next_chain
-from tests.storage.logs import batch
+from tests.storage.logs import SESSION, batch
 
 HEADER = SegmentHeader("news", 7, b"c" * 16)
 ENTRY = LogEntry(7, b"d" * 16, batch(40))
@@ -110,7 +111,7 @@ def test_chain_depends_on_the_order_of_batches() -> None:
     a, b, c, d, e = (batch(first).id for first in range(0, 10, 2))
 
     def chains(*ids: bytes) -> list[bytes]:
-        return list(accumulate(ids, next_chain, initial=START_OF_CHAIN))
+        return list(accumulate(ids, partial(next_chain, session=SESSION), initial=START_OF_CHAIN))
 
     one, other = chains(a, b, c, d, e), chains(a, d, c, b, e)
     assert one[:2] == other[:2]

@@ -68,7 +68,7 @@ def test_topic_without_batches_leaves_no_files(tmp_path: Path) -> None:
         assert store.log(NEWS).end == 0
         assert store.log(NEWS).read(0) is None
         assert list(store.log(NEWS).entries()) == []
-        assert store.log(NEWS).chain_at(0) == bytes(8)
+        assert store.log(NEWS).chain_at(0) == bytes(12)
         store.commit()
     assert list((tmp_path / TOPICS).iterdir()) == []
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.limits import CHAIN_BYTES, SESSION_BYTES, is_same_chain
 from skipring.core.log import ANY_BYTE, EntryFilter, LogEntry, MemoryLog, PageLimits
 from skipring.errors import StorageError, StoreFullError
 from skipring.storage import segment as segment_module
@@ -98,13 +99,13 @@ def test_ranges_over_segment_boundaries(tmp_path: Path) -> None:
 def test_offsets_and_chain_survive_segment_boundaries(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         log = store.log(NEWS)
-        expected = [START_OF_CHAIN[:8]]
+        expected = [START_OF_CHAIN[:CHAIN_BYTES]]
         digest = START_OF_CHAIN
         for first in evens(60):
             made_batch = batch(first)
-            digest = next_chain(digest, made_batch.id)
-            expected += [digest[:8], digest[:8]]  # inside a batch: the value after it
             log.append(made_batch)
+            digest = next_chain(digest, made_batch.id, log.chain_at(log.end)[:SESSION_BYTES])
+            expected += 2 * [digest[:CHAIN_BYTES]]  # inside a batch: the value after it
             assert [log.chain_at(offset) for offset in range(log.end + 1)] == expected
             if first % 6 == 0:
                 store.commit()
@@ -118,8 +119,8 @@ def test_offsets_and_chain_survive_segment_boundaries(tmp_path: Path) -> None:
 def test_chain_detects_another_order_of_the_same_batches(tmp_path: Path) -> None:
     a, b, c, d, e = (batch(first) for first in evens(10))
     chains = []
-    for number, parts in enumerate([((a, b, c), (d, e)), ((a, d, c), (b, e))]):
-        with opened(tmp_path / str(number)) as store:
+    for parts in (((a, b, c), (d, e)), ((a, d, c), (b, e))):
+        with opened(tmp_path / parts[0][1].id.hex()) as store:
             log = store.log(NEWS)
             for part in parts:
                 for each in part:
@@ -127,8 +128,25 @@ def test_chain_detects_another_order_of_the_same_batches(tmp_path: Path) -> None
                 store.commit()
             chains.append([log.chain_at(offset) for offset in evens(11)])
     one, other = chains
-    assert one[:2] == other[:2]
-    assert all(x != y for x, y in zip(one[2:], other[2:], strict=True))
+    assert all(map(is_same_chain, one[:2], other[:2]))
+    assert not any(map(is_same_chain, one[2:], other[2:]))
+
+
+def test_same_batches_that_are_stored_after_another_start_have_another_session(
+    tmp_path: Path,
+) -> None:
+    chains = []
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    made(path, 3)
+    shutil.copytree(path, copy)
+    for each in (path, copy):
+        with opened(each) as store:
+            write(store, 3)
+            chains.append([store.log(NEWS).chain_at(offset) for offset in range(13)])
+    one, other = chains
+    assert one[:7] == other[:7]
+    assert all(x != y for x, y in zip(one[7:], other[7:], strict=True))
+    assert all(map(is_same_chain, one, other))
 
 
 def test_chain_of_a_damaged_entry_is_zeros(tmp_path: Path) -> None:
@@ -137,8 +155,8 @@ def test_chain_of_a_damaged_entry_is_zeros(tmp_path: Path) -> None:
         log = store.log(NEWS)
         flip(segments(path)[0], 150)
         assert log.read(0) is None
-        assert log.chain_at(2) == bytes(8)
-        assert log.chain_at(4) != bytes(8)
+        assert log.chain_at(2) == bytes(12)
+        assert log.chain_at(4) != bytes(12)
 
 
 def test_absent_records_between_two_offsets_are_counted(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def message_leaves(nodes: Sequence[NodeId]) -> Mapping[object, SearchStrategy[An
         CharterRows: several(publications()).map(lambda rows: rows[:CHARTERS_MAX]),
         StoreId: st.sampled_from(["", "5eed"]),
         Reason: st.sampled_from(["busy", "not a member of the topic"]),
-        ChainValue: st.sampled_from([b"", bytes(8)]),
+        ChainValue: st.sampled_from([b"", bytes(12)]),
         SurveyDigests: st.just(()),
         IHave: _about_ids(IHave, node),
         Want: _about_ids(Want, node),

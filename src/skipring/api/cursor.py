@@ -8,8 +8,7 @@ from typing import Final, Self
 
 from msgspec import Struct
 
-from skipring.core.limits import CHAIN_BYTES, shown
-from skipring.core.log import TRIMMED_CHAIN
+from skipring.core.limits import CHAIN_BYTES, EARLIER_CHAIN_BYTES, is_same_chain, shown
 from skipring.core.peers import TopicId
 from skipring.errors import CursorError, InputError
 from skipring.order.gaps import Order
@@ -22,7 +21,7 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 _CURSOR: Final = re.compile(
     r"c(?:2|(?P<ordered>3))\.(?P<store>[0-9a-f]{1,64})\.(?P<epoch>[0-9]{1,19})\.(?P<offset>[0-9]{1,19})"
-    rf"\.(?P<chain>[0-9a-f]{{{2 * CHAIN_BYTES}}})"
+    rf"\.(?P<chain>(?:[0-9a-f]{{{2 * EARLIER_CHAIN_BYTES}}}|[0-9a-f]{{{2 * CHAIN_BYTES}}}))"
     r"(?(ordered)\.(?P<order>[A-Za-z0-9_-]+))\.(?P<topic>.+)"
 )
 _CURSOR_OF_ANY_VERSION: Final = re.compile(r"c[0-9]+\.")
@@ -36,7 +35,7 @@ class Cursor(Struct, frozen=True):
     cursor of a reader with an order has its state, with the publications before the position that
     were not handed out (docs/ordering.md).
 
-    >>> cursor = Cursor("5eed", "orders", 0, 42, bytes(8))
+    >>> cursor = Cursor("5eed", "orders", 0, 42, bytes(12))
     >>> Cursor.parse(str(cursor)) == cursor
     True
     """
@@ -106,9 +105,8 @@ class Cursor(Struct, frozen=True):
         is_there = self.epoch == log.epoch and self.offset <= log.durable_end
         if not is_there:
             return False
-        # Retention may have removed the batch before the offset.
-        found = log.chain_at(self.offset)
-        return found == self.chain or TRIMMED_CHAIN in (found, self.chain)
+        # Below ``low`` nothing is retained: the reader continues there, with all that is.
+        return self.offset < log.low or is_same_chain(log.chain_at(self.offset), self.chain)
 
 
 def _saved_order(text: str, offset: int) -> SavedOrder:

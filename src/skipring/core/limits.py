@@ -29,13 +29,32 @@ STORED_MAX: Final = 16_384  # batches or deliveries in one page
 STORE_CHARACTERS_MAX: Final = 64
 FILTER_VALUES_MAX: Final = 64  # publishers or keys in the filter of a reader
 TERMS_BYTES: Final = 8  # of a digest of charter and floors, and one flag
-CHAIN_BYTES: Final = 8  # of a log's running digest: two of 2^32 logs of one store may collide
+CHAIN_BYTES: Final = 12
+EARLIER_CHAIN_BYTES: Final = 8  # of a position from before sessions were stored
+# A chain value is the session in which a batch was stored, a random number of each opening of a
+# log, then a part of the running digest. Both are known until the batch is dropped and its file is
+# rewritten, then only the session, and nothing once the file is deleted (decision 0043).
+SESSION_BYTES: Final = 4
+UNKNOWN_DIGEST: Final = b"\xff" * (CHAIN_BYTES - SESSION_BYTES)
+TRIMMED_CHAIN: Final = b"\xff" * CHAIN_BYTES
 SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sentence.
 
 PRINTABLE: Final = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
 NODE_PATTERN: Final = r"[A-Za-z0-9._-]{1,64}"
 # A cached method of a compiled pattern: the same few names are in every frame.
 match_node: Final = lru_cache(maxsize=4096)(re.compile(NODE_PATTERN).fullmatch)
+
+
+def is_same_chain(one: bytes, other: bytes) -> bool:
+    """Return True if two chain values at one offset show the same log before it (decision 0043)."""
+    if TRIMMED_CHAIN in (one, other):
+        return False
+    digests = one[SESSION_BYTES:], other[SESSION_BYTES:]
+    if UNKNOWN_DIGEST in digests:
+        return one[:SESSION_BYTES] == other[:SESSION_BYTES]
+    if EARLIER_CHAIN_BYTES in (len(one), len(other)):
+        return one[:EARLIER_CHAIN_BYTES] == other[:EARLIER_CHAIN_BYTES]
+    return digests[0] == digests[1]
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

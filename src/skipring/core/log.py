@@ -14,14 +14,12 @@ from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from skipring.core.batches import RecordBatch
-from skipring.core.limits import CHAIN_BYTES, NUMBER_MAX
+from skipring.core.limits import NUMBER_MAX
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BYTES, newest_of, raise_newest
 from skipring.core.trie import OFFSET_BYTES, RECORD_BYTES, PublicationTrie
 
 ANY_BYTE: Final = range(256)
-# Running digest at an offset where it is unknown because the batch before it was trimmed.
-TRIMMED_CHAIN: Final = b"\xff" * CHAIN_BYTES
 DEAD_MIN: Final = 1024  # Guess: reads pass this number of places in 0.1 ms.
 PUBLISHERS_MAX: Final = 1024  # Limit: names of which a log in memory keeps dropped numbers.
 
@@ -138,9 +136,10 @@ class Log(Protocol):
         """Return the statistics of the stored segments, in order; the last may lack new batches."""
 
     def chain_at(self, offset: int) -> bytes:
-        """Return the running digest over all batches before an offset; empty in memory.
+        """Return the chain value over all batches before an offset; empty in memory.
 
-        It is TRIMMED_CHAIN below ``low``, and behind a removed batch whose digest is unknown.
+        Its digest is UNKNOWN_DIGEST among batches that were removed from their file. It is
+        TRIMMED_CHAIN below the first stored file.
         """
 
     def read(self, offset: int) -> LogEntry | None:

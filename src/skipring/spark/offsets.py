@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Self
 
 from msgspec import Meta, Struct, convert
 
-from skipring.core.limits import CHAIN_BYTES, shown
+from skipring.core.limits import CHAIN_BYTES, EARLIER_CHAIN_BYTES, shown
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.core.trie import OFFSET_MAX
@@ -108,7 +108,7 @@ class _BarePlace(Struct, frozen=True, forbid_unknown_fields=True):
     def fields(self) -> Json:
         """Return the fields of a place and the ids; raise ValueError if they are malformed."""
         chain = bytes.fromhex(self.chain)
-        if len(chain) not in (0, CHAIN_BYTES):
+        if len(chain) not in (0, EARLIER_CHAIN_BYTES, CHAIN_BYTES):
             raise ValueError(f"a chain value has {2 * CHAIN_BYTES} hexadecimal digits")
         place = {"store": self.store, "epoch": self.epoch, "offset": self.offset}
         return {**place, "chain": chain, "seen": frozenset(_cut(self.seen, ID_BYTES))}

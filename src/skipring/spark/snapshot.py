@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from skipring.core.log import TRIMMED_CHAIN
+from skipring.core.limits import is_same_chain
 from skipring.core.log_messages import LogInfo
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.retention.charter import Policy
@@ -118,13 +118,12 @@ class MemberStores:
 def has_place(survey: LogInfo, place: LogPlace) -> bool:
     """Return True if a survey at the offset of a place shows the log that contains the place.
 
-    A place without a chain value, or among dropped batches, is accepted if the log is long enough.
+    A place without a chain value is accepted if the log is long enough, and so is one below the
+    first publication that the topic retains: a read continues there.
     """
     log = LogPlace(store=survey.store, epoch=survey.epoch, offset=survey.durable_end)
-    unknown = (b"", TRIMMED_CHAIN)
-    has_same = (
-        not place.offset or place.chain in unknown or survey.chain in (place.chain, TRIMMED_CHAIN)
-    )
+    is_unverified = not place.offset or not place.chain or place.offset < survey.low
+    has_same = is_unverified or is_same_chain(survey.chain, place.chain)
     return place.is_in_log_of(log) and place.offset <= survey.durable_end and has_same
 
 

@@ -1,8 +1,9 @@
 """Compaction of a segment: a new file without the dropped entries replaces the old one.
 
 The new file is complete and synced before it gets the name of the old one, so a crash leaves one of
-them. Consecutive dropped entries become a gap, which keeps their offsets and the running digest
-after them. Stored bytes are copied as they are, damaged ones too: a read finds them as before.
+them. Consecutive dropped entries become a gap, which keeps their offsets, their sessions and the
+running digest after them. Stored bytes are copied as they are, damaged ones too: a read finds them
+as before.
 """
 
 from __future__ import annotations
@@ -10,12 +11,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from skipring.core.limits import SESSION_BYTES
 from skipring.core.summaries import DIGEST_BYTES
 from skipring.storage.segment import CHUNK_BYTES, EntryIndex, FileCache, LogSegment, write_pieces
-from skipring.storage.segment_format import HEADERS, decode_entry, encode_gap
+from skipring.storage.segment_format import (
+    GAP_ID,
+    HEADERS,
+    ID_AT,
+    SESSION_AT,
+    decode_entry,
+    encode_gap,
+    gap_sessions,
+)
 from skipring.storage.topic_directory import FRESH
+
+# Limit: sessions of one gap. Entries from before sessions were stored have a random one each.
+SESSIONS_MAX: Final = 1 << 13
 
 
 class _Piece(NamedTuple):
@@ -76,6 +89,7 @@ def _pieces(segment: LogSegment, live: bytes, files: FileCache) -> Iterator[_Pie
     """Yield the live entries of a segment and the gaps between them, in order."""
     index, data, base = segment.index, b"", 0
     begin = -1  # number of the first of consecutive dropped entries
+    sessions: dict[int, bytes] = {}
     for number, position in enumerate(index.positions):
         size = min(index.bytes_between(number, number + 1), CHUNK_BYTES)  # damage may follow
         if position + size > base + len(data):
@@ -85,11 +99,29 @@ def _pieces(segment: LogSegment, live: bytes, files: FileCache) -> Iterator[_Pie
             yield _Piece(number, piece, False)
             continue
         begin = number if begin < 0 else begin
-        if number + 1 == len(live) or live[number + 1]:
-            end = index.span(number)[1]
+        start, end = index.span(number)
+        _add_sessions(sessions, start, piece)
+        is_full = len(sessions) >= SESSIONS_MAX
+        if is_full or number + 1 == len(live) or live[number + 1]:
             entry = decode_entry(piece)
             chain = entry.chain if entry is not None and entry.end == end else bytes(DIGEST_BYTES)
             if number + 1 == len(live):
                 chain = index.chain
-            yield _Piece(begin, encode_gap(index.span(begin)[0], end, chain), True)
-            begin = -1
+            yield _Piece(begin, encode_gap(index.span(begin)[0], end, chain, sessions), True)
+            begin, sessions = -1, {}
+
+
+def _add_sessions(sessions: dict[int, bytes], start: int, piece: bytes) -> None:
+    """Add the sessions of a dropped entry or of a gap, where they change.
+
+    Damage adds a wrong session at worst: a position there is refused.
+    """
+    if piece[ID_AT:SESSION_AT] != GAP_ID:
+        found = {start: piece[SESSION_AT : SESSION_AT + SESSION_BYTES]}
+    else:
+        gap = decode_entry(piece)
+        found = gap_sessions(gap) if gap is not None else {}
+    last = next(reversed(sessions.values()), b"")
+    for at, session in found.items():
+        if session != last and len(session) == SESSION_BYTES:
+            sessions[at] = last = session

@@ -2,7 +2,8 @@
 
 A segment file is a header, then entries, then a footer once the segment is full. An entry begins
 with a marker, so a scan finds the entries behind damaged bytes. Every read verifies a CRC-32. A
-*gap* is an entry without a batch, in place of consecutive entries that were dropped.
+*gap* is an entry without a batch, in place of consecutive entries that were dropped. It has the
+sessions in which they were stored, so a position among them can be verified (decision 0043).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from zlib import crc32
 from msgspec import DecodeError, Struct, msgpack
 
 from skipring.core.batches import RECORDS_MAX, RecordBatch
+from skipring.core.limits import CHAIN_BYTES, SESSION_BYTES, TRIMMED_CHAIN, UNKNOWN_DIGEST
 from skipring.core.log import LogEntry
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
@@ -32,8 +34,10 @@ TRAILER_BYTES: Final = _TRAILER.size
 _PREFIX: Final = Layout("<4sII")  # marker, size and CRC-32 of the rest
 _FIXED: Final = Layout(f"<QHH{ID_BYTES}s{DIGEST_BYTES}s")  # offset, count, head size, id, digest
 ID_AT: Final = _PREFIX.size + 12  # position of the id in an entry
-GAP_ID: Final = bytes(ID_BYTES)  # of a gap, whose body is the number of its records
-_GAP_BODY_BYTES: Final = 8
+SESSION_AT: Final = ID_AT + ID_BYTES  # the first bytes of the digest
+GAP_ID: Final = bytes(ID_BYTES)  # of a gap, whose body is the number of its records, then marks
+_GAP_COUNT_BYTES: Final = 8
+_SESSION_MARK: Final = Layout(f"<I{SESSION_BYTES}s")  # first offset from the gap's start, session
 
 Content = TypeVar("Content", bound=Struct)
 
@@ -103,10 +107,28 @@ def encode_entry(entry: LogEntry) -> bytes:
     return _PREFIX.pack(MARKER, size, crc32(batch.body, crc32(fixed))) + fixed
 
 
-def encode_gap(start: int, end: int, chain: bytes) -> bytes:
-    """Return the bytes of a gap between two offsets; the digest is that after the gap."""
-    body = (end - start).to_bytes(_GAP_BODY_BYTES, "little")
+def encode_gap(start: int, end: int, chain: bytes, sessions: dict[int, bytes]) -> bytes:
+    """Return the bytes of a gap between two offsets; the digest is that after the gap.
+
+    ``sessions`` has the session of the dropped batches from each of some offsets on.
+    """
+    marks = [_SESSION_MARK.pack(at - start, each) for at, each in sessions.items()]
+    body = (end - start).to_bytes(_GAP_COUNT_BYTES, "little") + b"".join(marks)
     return encode_entry(LogEntry(start, chain, RecordBatch("", 0, 0, body, True, GAP_ID))) + body
+
+
+def gap_sessions(gap: LogEntry) -> dict[int, bytes]:
+    """Return the session of the dropped batches of a gap from each of some offsets on."""
+    marks = _SESSION_MARK.iter_unpack(gap.batch.body[_GAP_COUNT_BYTES:])
+    return {gap.offset + at: session for at, session in marks}
+
+
+def chain_value(entry: LogEntry, offset: int) -> bytes:
+    """Return the chain value at an offset that is inside or directly behind an entry."""
+    if entry.batch.id != GAP_ID or offset >= entry.end:
+        return entry.chain[:CHAIN_BYTES]
+    known = [session for at, session in gap_sessions(entry).items() if at < offset]
+    return known[-1] + UNKNOWN_DIGEST if known else TRIMMED_CHAIN
 
 
 def entry_bytes(data: bytes | memoryview, at: int = 0) -> int:
@@ -134,9 +156,11 @@ def decode_entry(data: bytes | memoryview, at: int = 0) -> LogEntry | None:
     except DecodeError:
         return None
     body = bytes(data[body_at:end])
-    is_gap = key == GAP_ID and not count and len(body) == _GAP_BODY_BYTES
+    is_gap = key == GAP_ID and not count and len(body) >= _GAP_COUNT_BYTES
     if is_gap:
-        count = int.from_bytes(body, "little")
+        if len(body) % _SESSION_MARK.size:
+            return None
+        count = int.from_bytes(body[:_GAP_COUNT_BYTES], "little")
     batch = RecordBatch(publisher, first, count, body, unordered, key)
     return LogEntry(offset, chain, batch) if 0 < count <= RECORDS_MAX or is_gap else None
 

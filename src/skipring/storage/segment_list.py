@@ -41,6 +41,12 @@ class SegmentList:
         return self.all[-1] if self.all else None
 
     @property
+    def start(self) -> int:
+        """Return the offset of the first file, or the end; the caller may not hold the lock."""
+        with self._lock:
+            return self._starts[0] if self._starts else self.end
+
+    @property
     def size_bytes(self) -> int:
         """Return the size of the files."""
         return sum([each.index.size + each.footer_bytes for each in self.all])

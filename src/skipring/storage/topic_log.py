@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from bisect import bisect_right
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -12,10 +13,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from skipring.core.batches import OVERHEAD_BYTES, RecordBatch
-from skipring.core.limits import CHAIN_BYTES
+from skipring.core.limits import CHAIN_BYTES, SESSION_BYTES, TRIMMED_CHAIN
 from skipring.core.log import (
     EVERY,
-    TRIMMED_CHAIN,
     EntryFilter,
     EntryPage,
     LogEntry,
@@ -28,7 +28,7 @@ from skipring.core.summaries import DIGEST_BYTES
 from skipring.storage.data_dir import sync_directory
 from skipring.storage.recovery import RecoveredLog
 from skipring.storage.segment import EntryChunk, EntryIndex, FileCache, LogSegment
-from skipring.storage.segment_format import GAP_ID, START_OF_CHAIN, SegmentHeader
+from skipring.storage.segment_format import START_OF_CHAIN, SegmentHeader, chain_value
 from skipring.storage.segment_list import SegmentList
 from skipring.storage.topic_directory import TopicDirectory, covers, merged
 
@@ -39,15 +39,15 @@ READ_BYTES: Final = 1 << 20  # Guess: one read of a range.
 PASSED_AT_ONCE: Final = 32  # Guess: excluding one costs less, but distant ones are read alone.
 _RANGE: Final = PageLimits(READ_BYTES, READ_BYTES, READ_BYTES, READ_BYTES)
 _ONE: Final = PageLimits(1, 1, 1, 1)
-_CHAIN: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring chain")
+_CHAIN: Final = blake2b(digest_size=DIGEST_BYTES - SESSION_BYTES, person=b"skipring chain")
 sync_data: Final = getattr(os, "fdatasync", os.fsync)  # not on every platform
 
 
-def next_chain(chain: bytes, batch_id: bytes) -> bytes:
-    """Return the running digest after one more batch."""
+def next_chain(chain: bytes, batch_id: bytes, session: bytes) -> bytes:
+    """Return the digest after one more batch: its session, then the running digest."""
     state = _CHAIN.copy()
-    state.update(chain + batch_id)
-    return state.digest()
+    state.update(chain[SESSION_BYTES:] + batch_id)
+    return session + state.digest()
 
 
 class SegmentLog:
@@ -83,6 +83,7 @@ class SegmentLog:
         self._lock = Lock()  # for state that a commit in another thread uses
         self._segments = SegmentList(recovered.segments, readers, self._lock, record.low)
         self._chain = last.index.chain if (last := self._segments.last) else START_OF_CHAIN
+        self._session = secrets.token_bytes(SESSION_BYTES)
         self.low = record.low
         self.end = self.durable_end = self._segments.end
         self._unconfirmed: list[LogEntry] = []  # from ``durable_end`` to ``end``
@@ -219,19 +220,18 @@ class SegmentLog:
         return newest_of([*found, *(each.end - 1 for each in own)])
 
     def chain_at(self, offset: int) -> bytes:
-        """Return the running digest over the batches that begin before an offset; zeros if lost."""
+        """Return the chain value over the batches that begin before an offset; zeros if lost."""
         assert 0 <= offset <= self.end, f"offset {offset} beyond {self.end}"
         if offset == self.end:
             return self._chain[:CHAIN_BYTES]
-        if offset < self.low:
+        if offset < min(self.low, self._segments.start):
             return TRIMMED_CHAIN
         if (chain := self._segments.chain_before(offset)) is not None:
             return chain[:CHAIN_BYTES]
         entry = self._chunk(offset - 1, 1, 1, None).entry(0)
         if entry is None or entry.offset >= offset:  # the first entry may be lost
             return bytes(CHAIN_BYTES)
-        is_inside = entry.batch.id == GAP_ID and entry.end > offset
-        return TRIMMED_CHAIN if is_inside else entry.chain[:CHAIN_BYTES]
+        return chain_value(entry, offset)
 
     @property
     def disk_bytes(self) -> int:
@@ -245,7 +245,7 @@ class SegmentLog:
         """Append a batch; return the offset of its first record."""
         key, offset = batch.id, self.end
         assert len(key) == ID_BYTES, "a batch without an id"
-        self._chain = chain = next_chain(self._chain, key)
+        self._chain = chain = next_chain(self._chain, key, self._session)
         with self._lock:
             self._unconfirmed.append(LogEntry(offset, chain, batch))
             self._unconfirmed_bytes += OVERHEAD_BYTES + len(batch.body)
