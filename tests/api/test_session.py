@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,14 @@ import pytest
 
 from skipring.api.connection import Connection, connect
 from skipring.api.session import new_session
-from skipring.errors import IdentityError, InputError, SkipringError
-from tests.support.connections import TICK_S
+from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.errors import CursorError, IdentityError, InputError, SkipringError
+from skipring.storage import store
+from skipring.storage.recovery import RecoveredLog, recover
+from skipring.storage.store import TOPICS, LogStore
+from skipring.storage.topic_directory import RECORD_FILE, directory_name
+from skipring.testing import Cluster
+from tests.support.connections import TICK_S, to
 
 UNUSED_URL = "skipring://127.0.0.1:9"  # no supervisor listens here
 
@@ -85,3 +92,27 @@ def test_session_reads_its_name_from_the_data_directory(tmp_path: Path) -> None:
 
     first = asyncio.run(name("first"))
     assert asyncio.run(name(None)) == first == "first"
+
+
+async def test_log_without_its_record_is_read_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogStore.open(tmp_path, "a") as kept:
+        record = BatchRecord(b"x")
+        kept.log("t").append(RecordBatch.of([record], publisher="a", first=0, topic="t"))
+        kept.commit()
+    (tmp_path / TOPICS / directory_name("t") / RECORD_FILE).unlink()
+    threads: list[bool] = []
+
+    def read(*given: object) -> RecoveredLog:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return recover(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "recover", read)
+    async with Cluster(n=0) as cluster, to(cluster, data_dir=tmp_path) as node:
+        cursor = f"c2.{node.session.store.id}.1.1.{bytes(12).hex()}.t"  # type: ignore[union-attr]
+        with pytest.raises(CursorError, match="restored from a copy"):
+            await node.subscribe("t", start=cursor).__aenter__()
+        async with node.subscribe("t", start="all") as news:
+            assert (await anext(news)).payload == b"x"
+    assert threads == [False]

@@ -54,7 +54,7 @@ async def test_history_ends_when_every_neighbour_has_confirmed(
     monkeypatch.setattr(Subscriber, "ring_neighbours", lambda _: ["a", "b"])
     async with Cluster(n=0) as cluster, to(cluster) as node:
         topic = TopicSession(node.session, "t", "new")
-        topic.open()
+        await topic.open()
         await cluster.until(lambda: topic.health().state is not HealthState.JOINING)
         old = (BatchRecord(b"x", 1),)
         batch = RecordBatch.of(old, publisher="a", first=0, topic="t")

@@ -111,7 +111,7 @@ class TopicCharter:
             yield machine
             return
         joined = TopicSession(self._session, self._topic, "new")
-        joined.open()
+        await joined.open()
         try:
             machine = host.machine(self._topic)
             assert machine is not None, "a node that has subscribed has a machine"

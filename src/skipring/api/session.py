@@ -146,6 +146,12 @@ class Session:
 
     # -- topics ------------------------------------------------------------------------------
 
+    async def read_log(self, topic: TopicId) -> None:
+        """Open the log of a topic in a thread if its files have to be read."""
+        store = self.store
+        if store is not None and store.is_unread(topic):
+            await asyncio.to_thread(store.log, topic)
+
     def join(self, topic: TopicId, leave: Leave) -> Log:
         """Join the ring of a topic; return its log. Closing the session calls ``leave``."""
         if topic in self._leaves:

@@ -72,7 +72,7 @@ class Subscription:
         return self._topic
 
     async def __aenter__(self) -> Self:
-        self._session.open()
+        await self._session.open()
         self._host = self._session.host
         return self
 

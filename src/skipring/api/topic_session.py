@@ -94,7 +94,9 @@ class TopicSession:
         self._ticker = Timer(self._end_history_in_sync, tick_s, session.rng)
         step_s = plan.step_s if plan else tick_s
         self._order_ticker = Timer(self._tick_order, step_s, session.rng)
-        if session.is_connected:  # otherwise ``open`` fails
+        store = session.store if session.is_connected else None
+        is_read = store is None or not store.is_unread(self.topic)
+        if session.is_connected and is_read:  # otherwise ``open`` checks it
             self._check_start()
 
     @property
@@ -127,9 +129,10 @@ class TopicSession:
 
     # -- membership --------------------------------------------------------------------------
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Join the ring of the topic."""
         store = self._session.store
+        await self._session.read_log(self.topic)
         self._check_start()  # publications may have been lost since the session was made
         now = time_us()
         self._log = self._session.join(self.topic, self.leave)

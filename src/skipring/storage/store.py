@@ -30,8 +30,8 @@ ID_BYTES: Final = 16  # of a store id, which is stored with the first topic
 class LogStore:
     """Logs of all topics of a node.
 
-    ``commit`` may run in another thread, one call at a time, concurrently with reads and appends;
-    ``close`` waits for it.
+    ``commit`` and ``log`` may run in another thread, concurrently with reads and appends; ``close``
+    waits for them.
     """
 
     def __init__(self, directory: Path, owner: NodeId, segment_bytes_max: int) -> None:
@@ -41,6 +41,7 @@ class LogStore:
         self._owner = owner
         self._segment_bytes_max = segment_bytes_max
         self._committing = ThreadLock()
+        self._opening = ThreadLock()
         self._logs: dict[TopicId, SegmentLog] = {}
         self._changed: dict[TopicId, SegmentLog] = {}  # most topics of a node are idle
         self._lost: dict[TopicId, int] = {}
@@ -81,7 +82,7 @@ class LogStore:
 
     def close(self) -> None:
         """Close the files and drop uncommitted batches; a second call does nothing."""
-        with self._committing, translate_os_errors(self._path):
+        with self._committing, self._opening, translate_os_errors(self._path):
             self._resources.close()
 
     def __enter__(self) -> Self:
@@ -121,26 +122,36 @@ class LogStore:
         """Return the number of logs that the next commit writes."""
         return len(self._changed)
 
+    def is_unread(self, topic: TopicId) -> bool:
+        """Return True if ``log`` has to read the files of a topic, which may take long."""
+        return topic not in self._logs and (self._path / directory_name(topic)).is_dir()
+
     def log(self, topic: TopicId) -> SegmentLog:
         """Return the log of a topic; create it if it is missing.
 
         A directory without an intact record of its topic is recovered here, not in ``open``.
         """
         if topic not in self._logs:
-            directory = TopicDirectory(self._path / directory_name(topic))
-            with translate_os_errors(directory.path):
-                recovered = recover(directory, topic, self.id, self._owner)
-            if recovered.lost:
-                self._lost[topic] = recovered.lost
-            self._logs[topic] = SegmentLog(
-                directory,
-                recovered,
-                readers=self._readers,
-                writers=self._writers,
-                changed=self._changed,
-                segment_bytes_max=self._segment_bytes_max,
-            )
+            with self._opening:
+                self._open_log(topic)
         return self._logs[topic]
+
+    def _open_log(self, topic: TopicId) -> None:
+        if topic in self._logs:  # another thread has opened it
+            return
+        directory = TopicDirectory(self._path / directory_name(topic))
+        with translate_os_errors(directory.path):
+            recovered = recover(directory, topic, self.id, self._owner)
+        if recovered.lost:
+            self._lost[topic] = recovered.lost
+        self._logs[topic] = SegmentLog(
+            directory,
+            recovered,
+            readers=self._readers,
+            writers=self._writers,
+            changed=self._changed,
+            segment_bytes_max=self._segment_bytes_max,
+        )
 
     def commit(self) -> None:
         """Make all appends and discards before this call durable; sync each changed segment once.
