@@ -213,3 +213,11 @@ SAMPLES: Final[tuple[WireMessage, ...]] = (
     Crash(4),
     ChaosAck(4),
 )
+
+_END: Final = (1 << 40) - 1  # above every offset
+# Requests that read or scan in other ways than those above.
+SCANS: Final[tuple[WireMessage, ...]] = (
+    FetchLog(5, "", 0, 0, _END, 8, 255, contents=True, by_publisher=True),
+    FetchLog(5, "", 0, 0, _END, 8, 255, contents=False, departed=0),
+    FetchRecords(5, "", 0, 0, _END, 0, 0, payloads=True, departed=0),
+)

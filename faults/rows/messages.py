@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from faults.frames import bursts, forged_frames, greeting, mutations, send_streams
 from faults.matrix import fault_row
 from faults.requests import TOPIC, fetch_all, surveyed
-from faults.samples import BATCH, RECORD, SAMPLES
+from faults.samples import BATCH, RECORD, SAMPLES, SCANS
 from faults.trial import HOLDER, NAMES, FaultRing, FaultTrial, history
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.log_messages import FetchLog
@@ -190,7 +190,7 @@ def _expensive_requests(trial: FaultTrial) -> None:
         scan = FetchLog(1, survey.store, survey.epoch, 0, survey.end, SCAN_BITS, 255, True)
         samples = [each for each in SAMPLES if type(each) in REQUEST_TYPES]
         everything = [fetch_all(0, contents=contents)(1) for contents in (True, False)]
-        requests = [*everything, scan, *samples]
+        requests = [*everything, scan, *SCANS, *samples]
         ring.ledger.tolerate(RECORD.payload)  # one of them publishes it
         target = addresses_of(ring, HOLDER)
         for _ in range(trial.repeats):

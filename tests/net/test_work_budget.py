@@ -44,7 +44,7 @@ from skipring.wire.rpc import (
 from tests.support.batches import batch, batch_of, opaque_batch
 from tests.support.exchanges import Caller, LoopFactory, call, greeting_of, hosts, note, play, turns
 from tests.support.rings import DEADLINE_S, LOOPBACK, TOPIC, LiveRing, live_ring, until
-from tests.wire.samples import SAMPLES, the_frame
+from tests.wire.samples import SAMPLES, SCANS, the_frame
 
 END = 2**40 - 1
 
@@ -270,7 +270,7 @@ def test_every_message_with_a_request_number_is_a_request_or_an_answer() -> None
     }
 
 
-QUESTIONS = [each for each in SAMPLES if type(each) in REQUEST_TYPES]
+QUESTIONS = [*SCANS, *(each for each in SAMPLES if type(each) in REQUEST_TYPES)]
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: type(each).__name__)

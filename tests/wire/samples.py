@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from faults.samples import ADDRESS, BATCH, LISTED, SAMPLES, TOPIC
+from faults.samples import ADDRESS, BATCH, LISTED, SAMPLES, SCANS, TOPIC
 from skipring.core.batches import RecordBatch
 from skipring.core.labels import CIRCLE, Label, Word
 from skipring.core.limits import CHAIN_BYTES, NUMBER_MAX, REASON_CHARACTERS_MAX
@@ -30,7 +30,14 @@ from tests.support.strategies import (
     values,
 )
 
-__all__ = ["ADDRESS", "BATCH", "LISTED", "SAMPLES", "TOPIC"]  # of the package, and all below
+__all__ = [
+    "ADDRESS",
+    "BATCH",
+    "LISTED",
+    "SAMPLES",
+    "SCANS",
+    "TOPIC",
+]  # of the package, and all below
 
 NODES = ("a", "b", SUPERVISOR)
 

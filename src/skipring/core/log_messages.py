@@ -133,7 +133,8 @@ class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
     Without a store, the request is for any store. With ``by_publisher``, the bits are those of the
     tags of publishers: all batches of a publisher are under one prefix. With ``departed``, it
     requests the batches that were dropped after this number of others instead of stored ones: a
-    snapshot contains them. Answered by LogPage or Refused.
+    snapshot contains them. They arrive in the order in which they were dropped, and ``next`` of
+    the answer is the next value of ``departed``. Answered by LogPage or Refused.
     """
 
     request: Number

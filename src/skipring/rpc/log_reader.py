@@ -68,13 +68,22 @@ class LogRange(Struct, frozen=True, kw_only=True):
     where: RecordFilter = EVERY_RECORD
     departed: int | None = None  # batches that were dropped after this number, not stored ones
 
-    def request(self) -> Callable[..., LogRequest]:
-        """Return the request for a page, without its place."""
+    def request(self) -> Callable[[int, int], LogRequest]:
+        """Return the request for a page: its arguments are the number and the place to continue."""
+        kind: Callable[..., LogRequest]
         if self.where == EVERY_RECORD and (self.has_payloads or not self.has_contents):
-            return partial(FetchLog, contents=self.has_contents, departed=self.departed)
-        return partial(
-            FetchRecords, payloads=self.has_payloads, where=self.where, departed=self.departed
-        )
+            kind = partial(FetchLog, contents=self.has_contents)
+        else:
+            kind = partial(FetchRecords, payloads=self.has_payloads, where=self.where)
+        fixed = {name: getattr(self, name) for name in ("store", "epoch", "end", "bits", "prefix")}
+        if self.departed is None:
+            return lambda number, place: kind(number, start=place, **fixed)
+        return lambda number, place: kind(number, start=self.start, departed=place, **fixed)
+
+    @property
+    def place(self) -> int:
+        """Return where the first page begins."""
+        return self.start if self.departed is None else self.departed
 
 
 async def survey(
@@ -149,15 +158,7 @@ def pages(
     client: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: LogRange
 ) -> AsyncGenerator[LogPage, None]:
     """Yield the stored batches of a member; raise DataLossError if its store has changed."""
-    question = partial(
-        wanted.request(),
-        store=wanted.store,
-        epoch=wanted.epoch,
-        end=wanted.end,
-        bits=wanted.bits,
-        prefix=wanted.prefix,
-    )
-    return _in_pages(client, topic, (node, address), LogPage, question, wanted.start)
+    return _in_pages(client, topic, (node, address), LogPage, wanted.request(), wanted.place)
 
 
 def readable_batches(
@@ -177,7 +178,10 @@ def delivery_pages(
     client: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: range
 ) -> AsyncGenerator[DeliveryPage, None]:
     """Yield the delivery records of a member for these offsets."""
-    question = partial(FetchDeliveries, end=wanted.stop)
+
+    def question(number: int, start: int) -> FetchDeliveries:
+        return FetchDeliveries(number, start, wanted.stop)
+
     return _in_pages(client, topic, (node, address), DeliveryPage, question, wanted.start)
 
 
@@ -186,7 +190,7 @@ async def _in_pages(
     topic: TopicId,
     member: tuple[NodeId, Address],
     kind: type[Page],
-    question: Callable[..., LogRequest],
+    question: Callable[[int, int], LogRequest],
     first: int,
 ) -> AsyncGenerator[Page, None]:
     """Read from a member page by page; prefetch the next page.
@@ -197,8 +201,9 @@ async def _in_pages(
     client.book.learn(dict([member]))
 
     async def read(start: int) -> Page:
-        at = partial(question, start=start)
-        answer = await client.request(topic, node, at, kind, PAGE_S, ATTEMPTS)
+        answer = await client.request(
+            topic, node, lambda number: question(number, start), kind, PAGE_S, ATTEMPTS
+        )
         if isinstance(answer, kind) and (answer.next is None or answer.next > start):
             return answer
         why = answer.reason if isinstance(answer, Refused) else "no answer"

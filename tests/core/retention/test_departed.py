@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Callable
 
 import pytest
 
-from skipring.core.log import MemoryLog
+from skipring.core import log_pages
+from skipring.core.log import LogEntry, MemoryLog
 from skipring.core.log_messages import DEPARTED, FetchLog, FetchRecords, LogPage, Refused
 from skipring.core.log_pages import log_page, record_page
 from skipring.core.retention import departed as module
@@ -27,12 +28,12 @@ def kept(*offsets: int) -> Departed:
 
 def offsets(found: Departed, count: int) -> list[int] | None:
     entries = found.since(count)
-    return None if entries is None else [entry.offset for entry in entries]
+    return None if entries is None else [entry.offset for _, entry in entries]
 
 
-def test_batches_dropped_after_a_survey_are_kept_in_the_order_of_the_log() -> None:
+def test_batches_dropped_after_a_survey_are_kept_in_order() -> None:
     found = kept(4, 1, 3)
-    assert [offsets(found, count) for count in range(4)] == [[1, 3, 4], [1, 3], [3], []]
+    assert [offsets(found, count) for count in range(4)] == [[4, 1, 3], [1, 3], [3], []]
 
 
 @pytest.mark.parametrize("count", [-1, 4])
@@ -64,7 +65,8 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_corrupted_batches_and_counters_are_forgotten_with_the_last_read() -> None:
     found = kept(0)
     found._ticks, found._bytes, found.count = 1 << 40, -7, 9
-    found._kept = deque(found.since(8) or ())
+    found._kept = {4: LogEntry(0, b"", BATCHES[0])}
+    assert offsets(found, 8) == []
     for _ in range(READ_TICKS + 1):
         found.on_tick()
     assert (offsets(found, 8), offsets(found, 9)) == (None, [])
@@ -78,11 +80,41 @@ def test_pages_have_the_dropped_batches_and_their_wanted_records() -> None:
     asked = FetchLog(7, "", 0, 0, 6, 0, 0, contents=True, departed=0)
     page = log_page(log, asked, found)
     assert isinstance(page, LogPage)
-    assert (page.offsets, page.batches) == ((1, 4), (BATCHES[1], BATCHES[4]))
+    assert (page.offsets, page.batches) == ((4, 1), (BATCHES[4], BATCHES[1]))
     records = FetchRecords(7, "", 0, 2, 6, 0, 0, payloads=True, departed=0)
     page = record_page(log, records, lambda: False, found)
     assert isinstance(page, LogPage)
     assert (page.offsets, page.next) == ((4,), None)
+
+
+@pytest.mark.parametrize("has_records", [False, True])
+def test_page_of_dropped_batches_stops_at_its_limits_and_continues(
+    has_records: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped = [5, 0, 3, 1, 4, 2]
+    log, found = MemoryLog(BATCHES), kept(*dropped)
+    monkeypatch.setattr(log_pages, "DEPARTED_MAX", 2)
+
+    def pages(is_spent: Callable[[], bool], end: int) -> list[LogPage]:
+        at: int | None = 0
+        read = list[LogPage]()
+        while at is not None:
+            page: object
+            if has_records:
+                records = FetchRecords(7, "", 0, 0, end, 0, 0, payloads=True, departed=at)
+                page = record_page(log, records, is_spent, found)
+            else:
+                page = log_page(log, FetchLog(7, "", 0, 0, end, 0, 0, True, departed=at), found)
+            assert isinstance(page, LogPage)
+            assert page.next is None or page.next > at
+            read.append(page)
+            at = page.next
+        return read
+
+    assert [each.offsets for each in pages(lambda: False, 6)] == [(5, 0), (3, 1), (4, 2)]
+    assert [each.offsets for each in pages(lambda: False, 1)] == [(0,), (), ()]
+    if has_records:
+        assert [each.offsets for each in pages(lambda: True, 6)] == [(at,) for at in dropped]
 
 
 def test_request_for_forgotten_batches_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from skipring.core.batches import RecordBatch
@@ -19,7 +19,7 @@ class Departed:
 
     def __init__(self) -> None:
         self.count = 0  # of all batches that this process has dropped
-        self._kept: deque[LogEntry] = deque()  # the newest of them
+        self._kept: dict[int, LogEntry] = {}  # the newest of them, by number
         self._bytes = 0
         self._ticks = 0  # until the batches are forgotten
 
@@ -40,15 +40,18 @@ class Departed:
         self.count += 1
         if not self._ticks:
             return
-        self._kept.append(LogEntry(offset, b"", batch))
+        self._kept[self.count] = LogEntry(offset, b"", batch)
         self._bytes += batch.size_bytes
-        while self._bytes > BYTES_MAX:
-            self._bytes -= self._kept.popleft().batch.size_bytes
+        while self._bytes > BYTES_MAX and self._kept:  # memory may be corrupted
+            oldest = self._kept.pop(self.count - len(self._kept) + 1, None)
+            self._bytes = self._bytes - oldest.batch.size_bytes if oldest is not None else 0
 
-    def since(self, count: int) -> list[LogEntry] | None:
-        """Return the batches dropped after the first ``count``, by offset; None if incomplete."""
-        number = self.count - count
-        if not 0 <= number <= len(self._kept):
+    def since(self, count: int) -> Iterator[tuple[int, LogEntry]] | None:
+        """Yield the batches dropped after the first ``count``, with the number of all up to each.
+
+        Return None if not all are kept.
+        """
+        if not 0 <= self.count - count <= len(self._kept):
             return None
-        newest = [self._kept[-place] for place in range(1, number + 1)]
-        return sorted(newest, key=lambda entry: entry.offset)
+        numbers = range(count + 1, self.count + 1)
+        return ((number, self._kept[number]) for number in numbers if number in self._kept)
