@@ -12,6 +12,7 @@ SkipringError
 ├── DataLossError             the store that a query reads from is gone
 ├── UnreachableError          no supervisor or member that can serve the request answers
 │   └── VolatileMembersError  members answer, but all of them store in memory only
+├── PolicyError               the policy of the topic refuses a publication
 ├── ReplicationError          too few members have stored a publication
 └── WireError                 bytes on a connection do not follow the wire format
     ├── FramingError          the bytes are not frames
@@ -97,6 +98,17 @@ class UnreachableError(SkipringError):
 
 class VolatileMembersError(UnreachableError):
     """Request for a durable publication while all members store in memory only."""
+
+
+class PolicyError(SkipringError):
+    """Publication that the policy of its topic refuses; the message states why.
+
+    ``may_be_published`` is True if a member has it in quarantine until its time comes.
+    """
+
+    def __init__(self, message: str, *, may_be_published: bool) -> None:
+        super().__init__(message)
+        self.may_be_published = may_be_published
 
 
 class ReplicationError(SkipringError):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from time import time_ns
 
 import pytest
 from msgspec.structs import replace
@@ -17,8 +18,10 @@ from skipring.core.batches import BatchRecord, RecordBatch, batch_part
 from skipring.core.effects import HeldBy
 from skipring.core.log_messages import Refused
 from skipring.core.replica import Replica
+from skipring.core.retention.charter import US, Charter, Policy, charter_record
+from skipring.core.retention.retained import EXPIRED, FROM_FUTURE, LOWER_CHARTER, WITHOUT_TIME
 from skipring.core.subscriber import Subscriber
-from skipring.errors import InputError, ReplicationError
+from skipring.errors import InputError, PolicyError, ReplicationError
 from skipring.node.host import NodeHost
 from skipring.rpc.client import RpcClient
 from skipring.storage.store import LogStore
@@ -251,7 +254,7 @@ async def test_member_that_confirms_twice_counts_once(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def client_of(node: NodeHost) -> AsyncIterator[RpcClient]:
-    async with RpcClient(["127.0.0.1:1"], rng=Random(1)) as client:
+    async with RpcClient(["127.0.0.1:1"], rng=Random(1), is_volatile=True) as client:
         client.book.learn({node.name: node.address})
         yield client
 
@@ -312,3 +315,89 @@ async def test_batch_of_a_client_is_handed_over_before_its_member_leaves() -> No
         ended = await node.drain(TOPIC, SOON_S)
         assert (ended.receiver, ended.unconfirmed) == ("n01", 0)
         assert cluster.payloads("n01") == [b"x", b"y"]
+
+
+# -- batches of clients in topics with a policy -------------------------------------------------
+
+
+def record_at(time: int, key: bytes = b"k", first: int = 0, payload: bytes = b"x") -> RecordBatch:
+    record = BatchRecord(payload, time, key)
+    return RecordBatch.of([record], publisher="client", first=first, topic=TOPIC)
+
+
+@asynccontextmanager
+async def limited_node(policy: Policy) -> AsyncIterator[tuple[NodeHost, int]]:
+    """Yield the only member of a topic with a policy, and its time."""
+    now = time_ns() // 1000
+    charter = Charter(stamp=now - US, effective_from=0, policy=policy)
+    made = RecordBatch.of([charter_record(charter)], publisher="z", first=0, topic=TOPIC)
+    async with healthy_cluster(n=1) as cluster:
+        node = cluster.node("n00")
+        await node.submit(TOPIC, made)
+        await cluster.until(lambda: policy_of(node) == policy)
+        yield node, now
+
+
+def policy_of(node: NodeHost) -> Policy | None:
+    retention = machine_of(node).replica.retention
+    is_ready = retention is not None and retention.rows is not None and retention.rows.is_complete
+    return retention.policy if retention is not None and is_ready else None
+
+
+@pytest.mark.parametrize("policy", [Policy(compact=True), Policy(max_count=1)])
+async def test_retry_is_acknowledged_after_the_policy_has_dropped_the_batch(
+    policy: Policy,
+) -> None:
+    async with limited_node(policy) as (node, now), client_of(node) as client:
+        first = record_at(now, payload=b"old")
+        acknowledged = await asked(client, node, first)
+        for number in range(1, 4):
+            newer = record_at(now + number, first=number)
+            assert isinstance(await asked(client, node, newer), PublishAck)
+        await until(lambda: machine_of(node).replica.offset_of(first.id) is None)
+        assert await asked(client, node, first) == replace(acknowledged, request=5)
+
+
+async def test_superseded_batch_of_a_client_is_acknowledged_at_the_end_of_the_log() -> None:
+    async with limited_node(Policy(compact=True)) as (node, now), client_of(node) as client:
+        assert isinstance(await asked(client, node, record_at(now)), PublishAck)
+        answer = await asked(client, node, record_at(now - 1, first=1))
+        assert isinstance(answer, PublishAck)
+        assert answer.offset == machine_of(node).replica.end
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "reason", "may_be_published"),
+    [(-7200, EXPIRED, False), (7200, FROM_FUTURE, True), (None, WITHOUT_TIME, False)],
+)
+async def test_batch_that_the_policy_refuses_has_a_reason(
+    ahead_s: int | None, reason: str, may_be_published: bool
+) -> None:
+    async with limited_node(Policy(max_age_s=3600)) as (node, now), client_of(node) as client:
+        await until(lambda: floor_of(node) > 0)
+        made = record_at(0 if ahead_s is None else now + ahead_s * US)
+        assert await asked(client, node, made) == Refused(1, reason)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(client, "_members", located_at(node))
+            with pytest.raises(PolicyError, match="refuses a publication: it") as raised:
+                await client.publish(TOPIC, [made])
+        assert raised.value.may_be_published is may_be_published
+
+
+def floor_of(node: NodeHost) -> int:
+    retention = machine_of(node).replica.retention
+    return retention.floors.stamps.rows if retention is not None else 0
+
+
+def located_at(node: NodeHost) -> Callable[[str], Awaitable[dict[str, str]]]:
+    async def members(_: str) -> dict[str, str]:
+        return {node.name: node.address}
+
+    return members
+
+
+async def test_charter_below_the_effective_one_is_refused_with_a_reason() -> None:
+    async with limited_node(Policy(compact=True)) as (node, now), client_of(node) as client:
+        lower = Charter(stamp=now - 2 * US, effective_from=0, policy=Policy())
+        made = RecordBatch.of([charter_record(lower)], publisher="c", first=1, topic=TOPIC)
+        assert await asked(client, node, made) == Refused(1, LOWER_CHARTER)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Final
 
-from skipring.core.batches import BatchRecord, RecordBatch, batch_part
+from skipring.core.batches import BatchRecord, RecordBatch, batch_part, is_reserved
 from skipring.core.effects import Deliver, HeldBy
 from skipring.core.events import (
     PublishRequested,
@@ -18,6 +19,8 @@ from skipring.core.events import (
 from skipring.core.limits import shown
 from skipring.core.log_messages import BEHIND, NOT_A_MEMBER, Refused
 from skipring.core.peers import NodeId, TopicId
+from skipring.core.replica import Replica
+from skipring.core.retention.retained import FROM_FUTURE, LOWER_CHARTER, stamp_of
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import Dispatch, SubscriberTopics
 from skipring.errors import ReplicationError, SkipringError, StorageError
@@ -29,6 +32,7 @@ from skipring.wire.rpc import NO_DISK, Publish, PublishAck, WireMessage
 
 REPLICAS_TIMEOUT_S: Final = 30.0  # The default of ``synced``.
 FEW_TICKS: Final = 3  # Guess: a ring that is still forming has more members by then.
+ACKNOWLEDGED_MAX: Final = 1 << 14  # Guess: a client retries within so many publications.
 PUBLISHING_MAX: Final = 1024  # Limit: publications of clients that wait for their commit.
 
 
@@ -63,12 +67,21 @@ class Publisher:
         await self._wait_durable(ids)
         return ids
 
-    async def submit(self, topic: TopicId, *batches: RecordBatch) -> None:
-        """Publish batches of clients; return once they are on the disk of this node."""
+    async def submit(self, topic: TopicId, *batches: RecordBatch) -> dict[bytes, int]:
+        """Publish batches of clients; return the offsets of new ones once they are on the disk."""
         if self._durability.error is not None:
             await self._durability.wait_durable()
-        self._stored(topic, SubmitRequested(batches))
+        deliveries = self._stored(topic, SubmitRequested(batches))
         await self._wait_durable([batch.id for batch in batches])
+        return {
+            batch.id: offset
+            for each in deliveries
+            for batch, offset in zip(
+                each.batches,
+                accumulate([batch.count for batch in each.batches], initial=each.offset),
+                strict=False,
+            )
+        }
 
     async def _wait_durable(self, ids: Sequence[bytes]) -> None:
         try:
@@ -113,19 +126,17 @@ class Publisher:
     def _publish_now(self, topic: TopicId, records: Sequence[BatchRecord]) -> list[bytes]:
         if not records:
             return []
-        batches = self._stored(topic, PublishRequested(tuple(records)))
-        return [key for batch in batches for key in batch.record_ids()]
+        deliveries = self._stored(topic, PublishRequested(tuple(records)))
+        return [key for each in deliveries for batch in each.batches for key in batch.record_ids()]
 
-    def _stored(
-        self, topic: TopicId, event: PublishRequested | SubmitRequested
-    ) -> list[RecordBatch]:
-        """Publish; return the new batches, which a drain of this node hands over."""
+    def _stored(self, topic: TopicId, event: PublishRequested | SubmitRequested) -> list[Deliver]:
+        """Publish; return the deliveries of new batches, which a drain of this node hands over."""
         self._check_subscribed(topic)
         effects = self._dispatch(topic, event)
         deliveries = [effect for effect in effects if type(effect) is Deliver]
         batches = [batch for deliver in deliveries for batch in deliver.batches]
         self._departures.on_published(topic, batches)
-        return batches
+        return deliveries
 
     def _check_subscribed(self, topic: TopicId) -> None:
         if topic not in self._logs.by_topic:
@@ -285,6 +296,8 @@ class PublishProxy:
         self._publisher = publisher
         self._has_disk = has_disk
         self._tasks: set[asyncio.Task[None]] = set()
+        # Offsets of acknowledged batches in topics with a policy, which may drop them.
+        self._acknowledged: dict[tuple[TopicId, bytes], int] = {}
 
     def __len__(self) -> int:
         """Return the number of publications that wait for their commit."""
@@ -301,20 +314,33 @@ class PublishProxy:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, sender: NodeId, topic: TopicId, message: Publish) -> None:
-        key = message.batch.id
         try:
-            await self._publisher.submit(topic, message.batch)
+            stored = await self._publisher.submit(topic, message.batch)
         except SkipringError as error:
             # The client may retry: the id identifies the batch.
             self._sender.send_message(topic, sender, Refused(message.request, one_line(str(error))))
             return
-        offset = self._topics.offset_of(topic, key)
-        if offset is not None:
-            answer: WireMessage = PublishAck(message.request, key, offset)
-        else:
-            is_left = self._topics.machine(topic) is None
-            answer = Refused(message.request, NOT_A_MEMBER if is_left else "an invalid batch")
+        answer = self._answer(topic, message, stored.get(message.batch.id))
         self._sender.send_message(topic, sender, answer)
+
+    def _answer(self, topic: TopicId, message: Publish, stored: int | None) -> WireMessage:
+        """Return the answer to a client: a batch that was acknowledged once always is."""
+        machine, key = self._topics.machine(topic), message.batch.id
+        if machine is None:
+            return Refused(message.request, NOT_A_MEMBER)
+        replica, acknowledged = machine.replica, self._acknowledged
+        known = (stored, replica.offset_of(key), acknowledged.get((topic, key)))
+        offset = next((each for each in known if each is not None), None)
+        if offset is None:
+            why = _refusal(replica, message.batch)
+            if why is not None:
+                return Refused(message.request, why)
+            offset = replica.end  # newer records have superseded it
+        elif replica.retention is not None:
+            acknowledged[topic, key] = offset
+            if len(acknowledged) > ACKNOWLEDGED_MAX:
+                del acknowledged[next(iter(acknowledged))]
+        return PublishAck(message.request, key, offset)
 
     def _why_not(self, topic: TopicId, message: Publish) -> str | None:
         """Return the reason for a refusal, or None."""
@@ -330,3 +356,16 @@ class PublishProxy:
         if self._durability.is_backpressured or len(self._tasks) >= PUBLISHING_MAX:
             return "too many publications wait for the disk; try again"
         return None
+
+
+def _refusal(replica: Replica, batch: RecordBatch) -> str | None:
+    """Return why a batch of a client was not stored; None if newer records supersede it."""
+    records, retention = batch.verified_records(replica.topic), replica.retention
+    if records is None or retention is None:
+        return "an invalid batch"
+    if retention.clock.is_future(stamp_of(records)):
+        return FROM_FUTURE
+    if is_reserved(records):
+        return LOWER_CHARTER
+    rows = retention.rows
+    return rows.refusal(records, retention.floors.stamps) if rows is not None else None

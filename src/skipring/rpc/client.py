@@ -14,7 +14,14 @@ from skipring.core.batches import RecordBatch
 from skipring.core.limits import listed, match_node
 from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
-from skipring.errors import InputError, MessageError, UnreachableError, VolatileMembersError
+from skipring.core.retention.retained import FROM_FUTURE, POLICY_REASONS
+from skipring.errors import (
+    InputError,
+    MessageError,
+    PolicyError,
+    UnreachableError,
+    VolatileMembersError,
+)
 from skipring.net.addresses import AddressBook, parse_supervisors, supervisor_at, supervisor_of
 from skipring.net.transport import Transport
 from skipring.wire.codec import Envelope, encode, named_nodes
@@ -123,7 +130,8 @@ class RpcClient:
         """Publish batches in order through a member; return once all are durable there.
 
         Members are tried one after the other. All get the same bytes, so a batch that a member
-        stored is not published twice if its answer was lost.
+        stored is not published twice if its answer was lost. Raise PolicyError if the policy of
+        the topic refuses a batch.
         """
         tried: dict[NodeId, str] = {}
         for _ in range(LOCATIONS_MAX):
@@ -138,8 +146,9 @@ class RpcClient:
                 if len(done) == len(batches):
                     self._located[topic] = {node: address}
                     return done
-                refused = (answer.reason for answer in answers if isinstance(answer, Refused))
-                tried[node] = next(refused, "no answer")
+                refused = [answer.reason for answer in answers if isinstance(answer, Refused)]
+                _check_policy(topic, refused)
+                tried[node] = next(iter(refused), "no answer")
             self._located.pop(topic, None)
         if tried and set(tried.values()) == {NO_DISK}:
             raise VolatileMembersError(
@@ -327,6 +336,16 @@ def _why_refused(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
         return no_members_in(topic)
     why = listed([f"{node}: {reason}" for node, reason in tried.items()])
     return f"no member of {topic!r} accepted the publication ({why}); is it still running?"
+
+
+def _check_policy(topic: TopicId, reasons: Sequence[str]) -> None:
+    """Raise PolicyError for a reason that all members of the topic have."""
+    for reason in reasons:
+        if reason in POLICY_REASONS:
+            raise PolicyError(
+                f"{topic!r} refuses a publication: {reason}",
+                may_be_published=FROM_FUTURE in reasons,
+            )
 
 
 def _name_below(certificate_name: str, name: NodeId) -> NodeId:

@@ -67,7 +67,11 @@ class Publish(Struct, frozen=True, array_like=True, gc=False, tag=70):
 
 
 class PublishAck(Struct, frozen=True, array_like=True, gc=False, tag=71):
-    """Confirmation that the batch is durable at the sender, under this id, from an offset on."""
+    """Confirmation that the batch is durable at the sender, under this id, from an offset on.
+
+    A batch that newer records of its keys have superseded has the end of the log. Retries are
+    acknowledged after the policy of the topic has dropped the batch.
+    """
 
     request: Number
     id: PublicationId

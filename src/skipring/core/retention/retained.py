@@ -26,6 +26,18 @@ EXPIRED_MAX: Final = 4096  # tombstones in one slice. Guess: 5 ms.
 NOTHING_HIDDEN: Final[Mapping[bytes, int]] = MappingProxyType({})
 BACKLOG: Final = 512  # Guess: fewer superseded batches wait for the next tick.
 
+# Why every member refuses a batch of a client. One from the future waits in quarantine.
+FROM_FUTURE: Final = (
+    "its time is ahead of the clock of the topic by more than the tolerance, so it is published "
+    "once that time comes; set the clock of the publisher"
+)
+WITHOUT_TIME: Final = (
+    "it has a record without a time, and the topic has an age limit or is compacted; give it one"
+)
+EXPIRED: Final = "it is older than what the policy of the topic retains"
+LOWER_CHARTER: Final = "it has a charter that is too long, or lower than the effective one"
+POLICY_REASONS: Final = frozenset({FROM_FUTURE, WITHOUT_TIME, EXPIRED, LOWER_CHARTER})
+
 
 class KeyWrite(NamedTuple):
     """Newest record of a key in one batch."""
@@ -310,10 +322,16 @@ class RetainedRows:
         """Return True if a batch that arrives would be dropped at once (rule 7)."""
         if is_reserved(records):
             return False
-        stamp = stamp_of(records)
-        if stamp < floors.rows:
+        if stamp_of(records) < floors.rows:
             return True
         return self.policy.compact and self._is_obsolete(Row.of(batch, records), floors.tombstones)
+
+    def refusal(self, records: Sequence[BatchRecord], floors: FloorStamps) -> str | None:
+        """Return why a batch is outside the limits; None if at most newer records supersede it."""
+        stamp = stamp_of(records)
+        if self.policy.needs_times and not stamp:
+            return WITHOUT_TIME
+        return EXPIRED if stamp < floors.rows else None
 
     def _is_obsolete(self, row: Row, floor: int) -> bool:
         """Return True if no record of a row is live."""
