@@ -10,13 +10,24 @@ from faults.rows import (
     environment,
     messages,
     peers,
+    retention,
     segments,
     stops,
 )
 
 ROWS: Final = tuple(
     value
-    for module in (crashes, stops, segments, disks, environment, messages, peers, certificates)
+    for module in (
+        crashes,
+        stops,
+        segments,
+        disks,
+        retention,
+        environment,
+        messages,
+        peers,
+        certificates,
+    )
     for value in vars(module).values()
     if isinstance(value, FaultRow)
 )

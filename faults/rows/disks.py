@@ -277,7 +277,7 @@ def _restored_cursor(trial: FaultTrial) -> None:
             shutil.copytree(data, beside(data, ".backup"))
             ring.publish_some(HALF)
             reader.read(HALF)
-            _restore_in_another_order(ring, name)
+            restore_in_another_order(ring, name)
             process = reader.start()
             ring.until_printed(process, 1)
             is_refused = ring.lines(process)[0].startswith(REFUSED)
@@ -292,7 +292,7 @@ def _restored_cursor(trial: FaultTrial) -> None:
             assert is_refused, "the cursor was accepted"
 
 
-def _restore_in_another_order(ring: FaultRing, name: str) -> None:
+def restore_in_another_order(ring: FaultRing, name: str) -> None:
     """Restore a backup, publish while the node is alone, then let it catch up with the ring."""
     _restore(ring, name)
     ring.start(name, supervisor=NO_SUPERVISOR)
@@ -323,7 +323,7 @@ def _restored_offset(trial: FaultTrial) -> None:
             source = stores[_store_of(place / "checkpoint")]
             ring.stop(source)
             ring.ended.pop(source)
-            _restore_in_another_order(ring, source)
+            restore_in_another_order(ring, source)
             ring.restart(source)
             ring.heal()
             got = _drained(ring, place, 3)

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch
+from skipring.api.connection import connect
+from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch, is_reserved
 from skipring.core.publications import Publication
 from skipring.errors import InputError
 from skipring.net.access import Access
@@ -48,6 +49,18 @@ async def test_available_payloads_share_batches_and_each_has_its_id_and_offset(
     assert [each.offset for each in done] == list(range(2000))
     # The input is read while a batch is published.
     assert 2000 / RECORDS_MAX <= len(stored) < 2000 / 4
+
+
+@inside(Cluster, n=1)
+async def test_each_publication_is_a_batch_in_a_compacted_topic(cluster: Cluster, /) -> None:
+    async with connect(cluster.url, drain_s=0) as node:
+        await node.charter(cluster.topic).set(compact=True)
+    payloads = [b"%d" % number for number in range(15)]
+    done = await publish(cluster, *payloads)
+    stored = [each for each in batches(cluster, "n00") if not is_reserved(each.records())]
+    assert len({each.id for each in done}) == 15
+    assert {each.count for each in stored} == {1}
+    assert [each.records()[0].payload for each in stored][-1] == b"14"
 
 
 @inside(Cluster, n=1)

@@ -31,6 +31,7 @@ from skipring.core.batches import BATCH_BYTES_MAX, BODY_BYTES_MAX, RECORDS_MAX, 
 from skipring.core.limits import HEADERS_BYTES_MAX, KEY_BYTES_MAX, PAYLOAD_BYTES_MAX
 from skipring.core.peers import TopicId
 from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
+from skipring.core.retention.charter import UNLIMITED, Policy
 from skipring.errors import InputError, UnreachableError
 from skipring.spark import register
 from skipring.spark.options import WriteOptions
@@ -189,7 +190,7 @@ NOWHERE = WriteOptions.parse({"supervisor": "127.0.0.1:1"})
 
 
 @contextmanager
-def recorded() -> Iterator[list[tuple[TopicId, RecordBatch]]]:
+def recorded(policy: Policy = UNLIMITED) -> Iterator[list[tuple[TopicId, RecordBatch]]]:
     """Record published batches instead of sending them."""
     found: list[tuple[TopicId, RecordBatch]] = []
 
@@ -198,6 +199,7 @@ def recorded() -> Iterator[list[tuple[TopicId, RecordBatch]]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RingClient, "publish", publish)
+        patch.setattr(RingClient, "policy", lambda *_: policy)
         yield found
 
 
@@ -230,6 +232,21 @@ MIXED = pa.RecordBatch.from_pydict(
 @pytest.fixture(scope="module")
 def mixed() -> list[tuple[TopicId, RecordBatch]]:
     return batches_of([MIXED])
+
+
+@pytest.mark.parametrize("policy", [Policy(max_age_s=60), Policy(compact=True)])
+def test_rows_without_a_time_get_that_of_the_plan_if_the_policy_needs_it(policy: Policy) -> None:
+    times = pa.array([None, AT, None], pa.timestamp("us", tz="UTC"))
+    rows = table(3, timestamp=times, topic=pa.array(["t"] * 3))
+    with recorded(policy) as found:
+        for _ in range(2):
+            publish_rows(NOWHERE, "w", "7", iter([rows]), planned_us=1000)
+    half = len(found) // 2
+    assert found[:half] == found[half:], "a task that runs again"
+    records = [each for _, batch in found[:half] for each in batch.records()]
+    given = round(AT.timestamp() * 1_000_000)
+    assert [each.time for each in records] == [1001, given, 1003]
+    assert half == (3 if policy.compact else 1)
 
 
 @settings(max_examples=20)

@@ -27,6 +27,7 @@ from skipring.core.log_messages import (
 )
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
+from skipring.core.retention.charter import UNLIMITED, Policy
 from skipring.errors import DataLossError, UnreachableError
 from skipring.rpc.client import ATTEMPTS, Question, RpcClient, no_members_in
 from skipring.wire.limits import LOCATED_MAX
@@ -108,6 +109,12 @@ async def survey(
             "here?"
         )
     return holders
+
+
+async def policy_of(client: RpcClient, topic: TopicId) -> Policy:
+    """Return the policy that some members apply; raise UnreachableError as ``survey`` does."""
+    known = (each.survey.policy for each in await survey(client, topic, None))
+    return next((each for each in known if each is not None), UNLIMITED)
 
 
 async def survey_of(

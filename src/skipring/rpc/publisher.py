@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from queue import Empty, Queue
 from threading import Thread
 from typing import Final
@@ -27,13 +28,16 @@ from skipring.core.batches import (
 from skipring.core.limits import PAYLOAD_BYTES_MAX
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import RANDOM_BITS, OwnSequence, incarnation_at
+from skipring.core.retention.charter import UNLIMITED
 from skipring.errors import InputError, UnreachableError, VolatileMembersError
 from skipring.net.access import Access
 from skipring.observability.clock import publication_time_us
 from skipring.rpc.client import RpcClient, WaitReport, locate_s, open_client, require
+from skipring.rpc.log_reader import policy_of
 from skipring.wire.rpc import PublishAck
 
 CHUNK_BYTES: Final = 1 << 16
+POLICY_S: Final = 10.0  # Guess: until then a change of the policy only costs space.
 RETRY_S: Final = 0.1  # Guess: a ring that starts has a member within a few of these.
 
 
@@ -76,10 +80,10 @@ async def publish_all(
         locate_s=locate_s(plan.wait_s),
         report=waiting,
     ) as client:
-        batches = _ClientBatches(client.name, plan)
+        batches, policy = _ClientBatches(client.name, plan), _TopicPolicy(client, plan)
         inbox = _Inbox(payloads)
         while some := await inbox.next_payloads():
-            made = batches.of(some)
+            made = batches.of(some, is_compact=await policy.is_compact(waiting))
             for batch, ack in zip(made, await _publish(client, plan, made, waiting), strict=True):
                 for offset, key in enumerate(batch.record_ids(), ack.offset):
                     emit(PublishedRecord(key, offset))
@@ -107,6 +111,34 @@ async def _publish(
         await asyncio.sleep(min(RETRY_S, max(deadline - clock(), 0)))
 
 
+class _TopicPolicy:
+    """Policy of the topic of one client, which members announce."""
+
+    def __init__(self, client: RpcClient, plan: PublishPlan) -> None:
+        self._client = client
+        self._plan = plan
+        self._policy = UNLIMITED
+        self._known_s = -inf
+
+    async def is_compact(self, waiting: WaitReport) -> bool:
+        """Return True if the topic is compacted; ask a member if that was long ago.
+
+        Wait for a member as ``_publish`` does, which then raises the error.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._plan.wait_s
+        while clock() - self._known_s > POLICY_S:
+            try:
+                self._policy = await policy_of(self._client, self._plan.topic)
+                self._known_s = clock()
+            except UnreachableError as error:
+                if clock() >= deadline:
+                    break
+                waiting(str(error))
+                await asyncio.sleep(min(RETRY_S, max(deadline - clock(), 0)))
+        return self._policy.compact
+
+
 class _ClientBatches:
     """Batches of one client: their numbers belong to an incarnation of this process.
 
@@ -119,8 +151,11 @@ class _ClientBatches:
         self._newest: dict[int, int] = {}
         self._plan = plan
 
-    def of(self, payloads: Sequence[bytes]) -> list[RecordBatch]:
-        """Return payloads as one batch, or as several if they are long."""
+    def of(self, payloads: Sequence[bytes], *, is_compact: bool) -> list[RecordBatch]:
+        """Return payloads as one batch, or as several if they are long or the topic is compacted.
+
+        A batch is made once: if the policy changes, a retry still sends the same bytes.
+        """
         plan = self._plan
         now = max(publication_time_us(), plan.later_than + 1)
         records = [BatchRecord(each, now, plan.key, dict(plan.headers)) for each in payloads]
@@ -128,6 +163,11 @@ class _ClientBatches:
             require(check_record, record)
         first = self._own.issue(len(records), self._newest, now)
         publisher, topic = self._own.node, plan.topic
+        if is_compact:  # each key is superseded alone
+            return [
+                RecordBatch.of([each], publisher=publisher, first=number, topic=topic)
+                for number, each in enumerate(records, first)
+            ]
         return list(RecordBatch.split(records, publisher=publisher, first=first, topic=topic))
 
 

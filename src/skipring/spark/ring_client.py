@@ -18,6 +18,7 @@ from typing import Final, Self, TypeVar
 from skipring.core.batches import RecordBatch
 from skipring.core.log_messages import LogPage
 from skipring.core.peers import NodeId, TopicId
+from skipring.core.retention.charter import Policy
 from skipring.errors import UnreachableError
 from skipring.net.access import Access
 from skipring.net.event_loop import new_loop
@@ -27,6 +28,7 @@ from skipring.rpc.log_reader import (
     MemberLog,
     delivery_pages,
     pages,
+    policy_of,
     survey,
     survey_of,
     topics,
@@ -134,6 +136,10 @@ class RingClient:
                 f"no assigned member of {topic!r} answers: {sorted(nodes or ())}"
             )
         return chosen
+
+    def policy(self, topic: TopicId) -> Policy:
+        """Return the policy of a topic; raise UnreachableError if no member answers."""
+        return self._run(policy_of(self._rpc, topic))
 
     def topics(self) -> list[TopicId]:
         """Return the topics that have members; raise UnreachableError without a supervisor."""

@@ -5,16 +5,21 @@ depend on the rows and their order. The first number is a hash of the write (the
 ``writeId``), the micro-batch, the partition and the number of the batch in the task. A task that
 runs again makes the same batches, and members ignore ids that they have. A task that gets its rows
 in another order publishes the rows of the changed batches again.
+
+In a compacted topic each row is a batch. In topics that need times, rows without one get the time
+at which the driver planned the write, one microsecond later for each row of the task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -32,7 +37,9 @@ from skipring.core.batches import (
 )
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import SEQ_BELIEVED_MAX
+from skipring.core.retention.charter import UNLIMITED, Policy
 from skipring.errors import InputError, MessageError
+from skipring.observability.clock import publication_time_us
 from skipring.spark.options import WriteOptions
 from skipring.spark.ring_client import RingClient
 from skipring.wire.limits import check_topic
@@ -80,15 +87,20 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
 
 
 def publish_rows(
-    options: WriteOptions, write_id: str, batch: str, batches: Iterator[pa.RecordBatch]
+    options: WriteOptions,
+    write_id: str,
+    batch: str,
+    batches: Iterator[pa.RecordBatch],
+    planned_us: int = 0,
 ) -> Written:
     """Publish the rows of a task; return once all of them are durable at a member."""
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
-    batcher = RowBatcher(options.publisher, f"{write_id}/{batch}/{partition}")
+    place = f"{write_id}/{batch}/{partition}"
     rows = (row for given in batches for row in _rows(given, options))
     count = 0
     with RingClient(options.access) as client:
+        batcher = RowBatcher(options.publisher, place, cache(client.policy), planned_us)
         for topic, portion in _portions(batcher.batches(rows)):
             client.publish(topic, portion)
             count += sum(each.count for each in portion)
@@ -98,13 +110,14 @@ def publish_rows(
 class _OpenBatch:
     """Records of one topic that wait for more."""
 
-    def __init__(self) -> None:
+    def __init__(self, records_max: int) -> None:
         self.records: list[BatchRecord] = []
         self.size = 0
+        self._records_max = records_max
 
     def has_room(self, size: int) -> bool:
         """Return True if a record of this size fits; every record fits into an empty batch."""
-        is_short = len(self.records) < RECORDS_MAX and self.size + size <= BATCH_BYTES_MAX
+        is_short = len(self.records) < self._records_max and self.size + size <= BATCH_BYTES_MAX
         return is_short or not self.records
 
     def add(self, record: BatchRecord, size: int) -> None:
@@ -116,11 +129,21 @@ class _OpenBatch:
 class RowBatcher:
     """Division of a task's rows into batches, by nothing but the rows and their order.
 
-    ``place`` identifies the task among all tasks of all writes.
+    ``place`` identifies the task among all tasks of all writes. Rows without a time get one from
+    ``planned_us`` on if the policy of their topic needs it.
     """
 
-    def __init__(self, publisher: NodeId, place: str) -> None:
+    def __init__(
+        self,
+        publisher: NodeId,
+        place: str,
+        policy_of: Callable[[TopicId], Policy] = lambda _: UNLIMITED,
+        planned_us: int = 0,
+    ) -> None:
         self._publisher = publisher
+        self._policy_of = policy_of
+        self._planned_us = planned_us
+        self._rows = 0
         self._hash = blake2b(place.encode(), digest_size=8, person=b"skipring spark")
         self._made = 0
         self._open: dict[TopicId, _OpenBatch] = {}
@@ -130,14 +153,18 @@ class RowBatcher:
         self, rows: Iterable[tuple[TopicId, BatchRecord]]
     ) -> Iterator[tuple[TopicId, RecordBatch]]:
         """Yield the batches of a task; records of one topic stay in order."""
-        for topic, record in rows:
+        for topic, given in rows:
+            policy, record = self._policy_of(topic), given
+            self._rows += 1
+            if policy.needs_times and not record.time:
+                record = replace(record, time=self._planned_us + self._rows)
             size = _size_bytes(record)
             batch = self._open.get(topic)
             if batch is not None and not batch.has_room(size):
                 yield self._finished(topic)
                 batch = None
             if batch is None:
-                batch = self._open[topic] = _OpenBatch()
+                batch = self._open[topic] = _OpenBatch(1 if policy.compact else RECORDS_MAX)
             batch.add(record, size)
             self._open_bytes += size
             if self._open_bytes > OPEN_BYTES_MAX:
@@ -244,10 +271,11 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, write_id: str) -> None:
         self._options = options
         self._write_id = write_id  # created by the planner, the same for all tasks
+        self._planned_us = publication_time_us()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish the rows of a task."""
-        return publish_rows(self._options, self._write_id, "", iterator)
+        return publish_rows(self._options, self._write_id, "", iterator, self._planned_us)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -255,6 +283,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
+        self._planned_us = publication_time_us()  # of one micro-batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish the rows of a task."""
@@ -264,4 +293,4 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(BATCH) or ""
         assert query, "a task of a stream knows its query"
         assert batch, "a task of a stream knows its batch"
-        return publish_rows(self._options, query, batch, iterator)
+        return publish_rows(self._options, query, batch, iterator, self._planned_us)
