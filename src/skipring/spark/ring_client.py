@@ -18,7 +18,7 @@ from typing import Final, Self, TypeVar
 from skipring.core.batches import RecordBatch
 from skipring.core.log_messages import LogPage
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.retention.charter import Policy
+from skipring.core.retention.charter import UNLIMITED, Policy
 from skipring.errors import UnreachableError
 from skipring.net.access import Access
 from skipring.net.event_loop import new_loop
@@ -138,8 +138,11 @@ class RingClient:
         return chosen
 
     def policy(self, topic: TopicId) -> Policy:
-        """Return the policy of a topic; raise UnreachableError if no member answers."""
-        return self._run(policy_of(self._rpc, topic))
+        """Return the policy of a topic; none if no member answers, as publishing then reports."""
+        try:
+            return self._run(policy_of(self._rpc, topic))
+        except UnreachableError:
+            return UNLIMITED
 
     def topics(self) -> list[TopicId]:
         """Return the topics that have members; raise UnreachableError without a supervisor."""
