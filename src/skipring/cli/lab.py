@@ -343,7 +343,7 @@ def kv(keys: int, puts: int, repeats: int, as_json: bool) -> None:
 @bench.command()
 @option("--limit", "Limit of the topic in MiB.", type=click.IntRange(1, 4096), default=64)
 @option("--times", "Publish N times the limit.", "N", type=click.IntRange(1), default=10)
-@option("--members", "Number of members.", type=click.IntRange(1, 64), default=3)
+@option("--members", "Number of members.", type=click.IntRange(1, 64), default=8)
 @json_option()
 def retention(limit: int, times: int, members: int, as_json: bool) -> None:
     """Measure disk and memory of members whose topic has a limit in bytes."""

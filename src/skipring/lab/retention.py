@@ -1,7 +1,7 @@
 """Disk and memory of members of a topic with a limit in bytes (``skipring bench retention``).
 
-One client publishes a multiple of the limit. Segments on the disk and resident memory of each
-member are sampled meanwhile.
+One client publishes a multiple of the limit and reads it. Segments on the disk and resident memory
+of each member are sampled meanwhile.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def _measure(
     address: str, directory: Path, pids: Mapping[str, int], limit_mib: int, times: int
 ) -> Figures:
     limit, disks, memory = limit_mib * MIB, list[int](), list[tuple[int, int]]()
-    payloads = [bytes(PAYLOAD_BYTES)] * GROUP
+    payloads, read = [bytes(PAYLOAD_BYTES)] * GROUP, 0
     async with (
         skipring.connect(
             address, data_dir=directory / "client", tick_s=TICK_S, drain_s=0, policy_delay_s=0
@@ -61,10 +61,11 @@ async def _measure(
         await node.charter(TOPIC).set(max_bytes=limit)
         for number in range(limit_mib * times):
             await topic.publish_many(payloads)
-            await topic.read_available()
+            read += len(await topic.read_available())
             disks.append(max(_disk_bytes(directory)))
             memory.append((number, max(map(resident_bytes_of, pids.values()))))
         await topic.synced(READ_S)
+        read += len(await topic.read_available())
         disks.append(max(_disk_bytes(directory)))
         last = memory[len(memory) // 2 :]
         slope = linear_regression(*zip(*last, strict=True)).slope
@@ -73,6 +74,7 @@ async def _measure(
         "disk_share_end": disks[-1] / limit,
         "rss_mib_max": max(size for _, size in memory) / MIB,
         "rss_kib_per_mib": slope / 1024,
+        "read_share": (read + topic.expired) / (limit_mib * times * GROUP),
     }
 
 
