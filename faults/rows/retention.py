@@ -131,6 +131,11 @@ def _restored_compacted(trial: FaultTrial) -> None:
             reader.read(HALF)
             restore_in_another_order(ring, f"compacted{number}")
             kept = _publish_keys(ring, "third", range(2 * HALF))
+            ring.restart(f"compacted{number}")  # it rewrites its segments
+            ring.heal()
+            ring.wait_ticks(SETTLING_TICKS)
+            ring.stop(f"compacted{number}")
+            ring.heal()
             process = reader.start()
             ring.until_printed(process, 1)
             assert ring.lines(process)[0].startswith(REFUSED), "the cursor was accepted"

@@ -32,7 +32,7 @@ from skipring.wire.rpc import NO_DISK, Publish, PublishAck, WireMessage
 
 REPLICAS_TIMEOUT_S: Final = 30.0  # The default of ``synced``.
 FEW_TICKS: Final = 3  # Guess: a ring that is still forming has more members by then.
-ACKNOWLEDGED_MAX: Final = 1 << 14  # Guess: a client retries within so many publications.
+ACKNOWLEDGED_MAX: Final = 1 << 14  # Guess: a client retries sooner.
 PUBLISHING_MAX: Final = 1024  # Limit: publications of clients that wait for their commit.
 
 
