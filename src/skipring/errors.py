@@ -101,14 +101,7 @@ class VolatileMembersError(UnreachableError):
 
 
 class PolicyError(SkipringError):
-    """Publication that the policy of its topic refuses; the message states why.
-
-    ``may_be_published`` is True if a member has it in quarantine until its time comes.
-    """
-
-    def __init__(self, message: str, *, may_be_published: bool) -> None:
-        super().__init__(message)
-        self.may_be_published = may_be_published
+    """Publication that the policy of its topic refuses; the message states why."""
 
 
 class ReplicationError(SkipringError):

@@ -14,7 +14,7 @@ from skipring.core.batches import RecordBatch
 from skipring.core.limits import listed, match_node
 from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
-from skipring.core.retention.retained import FROM_FUTURE, POLICY_REASONS
+from skipring.core.retention.retained import POLICY_REASONS
 from skipring.errors import (
     InputError,
     MessageError,
@@ -342,10 +342,7 @@ def _check_policy(topic: TopicId, reasons: Sequence[str]) -> None:
     """Raise PolicyError for a reason that all members of the topic have."""
     for reason in reasons:
         if reason in POLICY_REASONS:
-            raise PolicyError(
-                f"{topic!r} refuses a publication: {reason}",
-                may_be_published=FROM_FUTURE in reasons,
-            )
+            raise PolicyError(f"{topic!r} refuses a publication: {reason}")
 
 
 def _name_below(certificate_name: str, name: NodeId) -> NodeId:

@@ -26,10 +26,10 @@ EXPIRED_MAX: Final = 4096  # tombstones in one slice. Guess: 5 ms.
 NOTHING_HIDDEN: Final[Mapping[bytes, int]] = MappingProxyType({})
 BACKLOG: Final = 512  # Guess: fewer superseded batches wait for the next tick.
 
-# Why every member refuses a batch of a client. One from the future waits in quarantine.
+# Why every member refuses a batch of a client.
 FROM_FUTURE: Final = (
-    "its time is ahead of the clock of the topic by more than the tolerance, so it is published "
-    "once that time comes; set the clock of the publisher"
+    "its time is ahead of the clock of the topic by more than the tolerance; set the clock of the "
+    "publisher"
 )
 WITHOUT_TIME: Final = (
     "it has a record without a time, and the topic has an age limit or is compacted; give it one"
