@@ -16,8 +16,8 @@ from skipring.world.snapshot import Snapshot
 HOUR_US = 3_600_000_000
 
 
-def at(time: int, first: int) -> RecordBatch:
-    return RecordBatch.of([BatchRecord(b"x", time)], publisher="a", first=first, topic="t")
+def at(time: int, first: int, key: bytes | None = None) -> RecordBatch:
+    return RecordBatch.of([BatchRecord(b"x", time, key)], publisher="a", first=first, topic="t")
 
 
 def test_floors_of_a_dry_run_follow_from_clock_and_rows() -> None:
@@ -27,6 +27,12 @@ def test_floors_of_a_dry_run_follow_from_clock_and_rows() -> None:
     floors = floors_now([*rows, charter], Policy(max_age_s=5 * 3600, max_count=4), 1_000_000)
     assert now - 6 * HOUR_US < floors.age < now - 5 * HOUR_US
     assert floors.full == now - 3 * HOUR_US
+
+
+def test_dry_run_of_a_compacted_topic_counts_live_rows_only() -> None:
+    now = time_us()
+    rows = [at(now - 100 + k, k, b"%d" % min(k, 9)) for k in range(50)]
+    assert floors_now(rows, Policy(compact=True, max_count=10), 1_000_000).full == 0
 
 
 def test_topic_without_members_has_no_policy() -> None:

@@ -135,6 +135,7 @@ def test_exchange_is_repeated_after_some_ticks_and_remembers_few_partners() -> N
 def test_terms_teach_the_charter_and_are_answered_on_request_only() -> None:
     teacher, host = member(AGED), member(None, row(0, OLD))
     assert receives(host, as_terms(teacher, LEFT), LEFT) == []
+    ticked(host)
     (answer,) = receives(host, as_terms(teacher, LEFT, asks=True), LEFT)
     assert isinstance(answer, Terms)
     assert answer.charters == (charter_row(AGED),)

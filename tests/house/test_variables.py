@@ -60,6 +60,7 @@ TESTS: Final = Path(__file__).resolve().parents[1]
 ONE_HOLDER = "test_one_of_two_live_processes_holds_the_name_after_any_corruption"
 WRONG_TERMS = "test_wrong_derived_terms_are_corrected_within_16_ticks"
 WRONG_DROPS = "test_corrupted_batches_and_counters_are_forgotten_with_the_last_read"
+LIVE_ROWS = "test_live_rows_that_memory_calls_superseded_are_not_dropped"
 WRONG_ROWS = "test_wrong_index_of_rows_is_derived_again"
 TWIN = "equals that of a twin, a machine without corruption, within 16 ticks"
 READING = "test_T12_any_progress_of_reading_the_log_leads_to_a_full_index"
@@ -249,7 +250,10 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "rows": (PART, "RetainedRows"),
         },
         "Charters": {
+            "_begins": (FILE, "TermsState.begins"),
             "_confirmed": (FILE, "TermsState.confirmed"),
+            "_delay_us": (FIXED, "given when the machine is made"),
+            "_false": (DERIVED, WRONG_TERMS),
             "_known": (FILE, "TermsState.charters"),
             "_log": (PART, "MemoryLog"),
             "acting": (DERIVED, WRONG_TERMS),
@@ -285,8 +289,12 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             **dict.fromkeys(
                 ("_deleted", "_end", "_expiring", "_holders", "_live"), (DERIVED, WRONG_ROWS)
             ),
-            **dict.fromkeys(("_newest", "_next", "_superseded"), (DERIVED, WRONG_ROWS)),
+            **dict.fromkeys(("_has_more", "_newest", "_next"), (DERIVED, WRONG_ROWS)),
+            "_superseded": (DERIVED, LIVE_ROWS),
         },
+        "_Budget": dict.fromkeys(
+            ("_decodes", "batches", "records", "size_bytes"), (FIXED, "it lives for one event")
+        ),
         "StampIndex": dict.fromkeys(
             ("_buckets", "_firsts", "records", "size_bytes"), (DERIVED, WRONG_ROWS)
         ),

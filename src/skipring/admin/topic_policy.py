@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median_low
 
 from msgspec import Struct
 
 from skipring.admin.inspector import Inspection
-from skipring.core.batches import RecordBatch, is_reserved
+from skipring.core.batches import RecordBatch
+from skipring.core.log import MemoryLog
 from skipring.core.log_messages import LogPage
 from skipring.core.publications import TOLERANCE_US
 from skipring.core.retention.charter import (
@@ -18,8 +20,8 @@ from skipring.core.retention.charter import (
     following_charter,
 )
 from skipring.core.retention.floors import Floors, FloorStamps
-from skipring.core.retention.retained import keep, stamp_of
-from skipring.core.retention.stamp_index import StampIndex
+from skipring.core.retention.retained import RetainedRows
+from skipring.core.retention.rows import keep
 from skipring.core.retention.topic_clock import TopicClock
 from skipring.errors import InputError
 from skipring.net.access import Access
@@ -34,8 +36,9 @@ class PolicyReport(Struct, frozen=True, kw_only=True):
 
     acting: Charter | None  # in effect
     newest: Charter | None  # it may begin later
-    records: int  # the largest number of any member
+    records: int  # the largest number of any member, without charters
     policy_delay_s: float
+    time_us: int = 0  # the median of the clocks of the members
 
 
 def policy_report(inspection: Inspection) -> PolicyReport:
@@ -47,8 +50,9 @@ def policy_report(inspection: Inspection) -> PolicyReport:
     return PolicyReport(
         acting=_highest([each.acting for each in terms]),
         newest=_highest([each.newest for each in terms]),
-        records=max(each.count for each in members),
+        records=max(max(each.count - each.health.terms.charters, 0) for each in members),
         policy_delay_s=max(each.policy_delay_us for each in terms) / 1_000_000,
+        time_us=median_low(each.health.time for each in members),
     )
 
 
@@ -67,7 +71,7 @@ async def set_policy(
 ) -> Charter:
     """Publish a charter through a member; return it once it is durable there."""
     delay_us = round(report.policy_delay_s * 1_000_000) if report.records else 0
-    charter = following_charter(policy, report.newest, time_us(), delay_us)
+    charter = following_charter(policy, report.newest, report.time_us or time_us(), delay_us)
     record = charter_record(charter)
     plan = PublishPlan(
         topic=topic, key=CHARTER_KEY, is_volatile=True, later_than=charter.stamp - 1, wait_s=wait_s
@@ -98,11 +102,10 @@ def _batches(page: LogPage, topic: str) -> list[RecordBatch]:
 
 def floors_now(batches: list[RecordBatch], policy: Policy, quantum_us: int) -> FloorStamps:
     """Return the floors of a policy by the clock of this machine and these batches."""
-    clock, index, floors = TopicClock(TOLERANCE_US), StampIndex(), Floors(quantum_us)
+    clock, floors = TopicClock(TOLERANCE_US), Floors(quantum_us)
     clock.on_tick(time_us(), 0)
-    for offset, batch in enumerate(batches):
-        records = batch.records()
-        if not is_reserved(records):
-            index.add(stamp_of(records), offset, batch.count, batch.size_bytes)
-    floors.justify(policy, clock, index)
+    rows = RetainedRows(MemoryLog(batches), policy)
+    while not rows.is_complete:
+        rows.build(len(batches))
+    floors.justify(policy, clock, rows.stamps)
     return floors.stamps

@@ -93,7 +93,8 @@ class TopicCharter:
     async def delete(self) -> Charter:
         """Remove the publications of the topic: members retain each for some minutes only.
 
-        The delay and the errors are those of ``set``, which undoes the deletion before it begins.
+        The delay and the errors are those of ``set``. Until ``effective_from``, another ``set``
+        undoes the deletion.
         """
         return await self._publish(RETAIN_NOTHING)
 
@@ -154,12 +155,21 @@ async def wait_for_charter(
         await asyncio.sleep(min(POLL_S, session.settings.tick_s))
 
 
+def publications(machine: Subscriber) -> int:
+    """Return the number of stored records that are no charters."""
+    retention = machine.replica.retention
+    charters = len(retention.charters) if retention is not None else 0
+    return max(machine.replica.log.records - charters, 0)
+
+
 async def publish_policy(session: Session, machine: Subscriber, policy: Policy) -> Charter:
     """Publish a charter with a policy; return it once it is stored at this node."""
-    delay_us = (
-        round(session.settings.policy_delay_s * 1_000_000) if machine.replica.log.records else 0
-    )
-    charter = following_charter(policy, newest_charter(machine), time_us(), delay_us)
+    retention = machine.replica.retention
+    clock = retention.clock if retention is not None else None
+    # One wrong clock of three does not shorten the delay.
+    now = clock.topic if clock is not None and clock.is_known else time_us()
+    delay_us = round(session.settings.policy_delay_s * 1_000_000) if publications(machine) else 0
+    charter = following_charter(policy, newest_charter(machine), now, delay_us)
     await session.host.publish(machine.replica.topic, charter_record(charter))
     retention = machine.replica.retention
     for _ in range(0 if delay_us else BEGIN_TICKS):

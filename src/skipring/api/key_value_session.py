@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 from weakref import WeakSet
 
-from skipring.api.charter import newest_charter, publish_policy, wait_for_charter
+from skipring.api.charter import newest_charter, publications, publish_policy, wait_for_charter
 from skipring.api.key_value_table import (
     AFTER,
     UNTIL,
@@ -104,7 +104,7 @@ class KeyValueSession:
         assert machine is not None, "a node that has subscribed has a machine"
         await wait_for_charter(session.connection, machine, is_enough_known=True)
         charter = newest_charter(machine)
-        if charter is None and not machine.replica.log.records:
+        if charter is None and not publications(machine):
             await publish_policy(session.connection, machine, Policy(compact=True))
         elif charter is None or not charter.policy.compact:
             raise InputError(

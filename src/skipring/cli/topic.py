@@ -106,7 +106,9 @@ def delete(*, topic: str, access: Access, wait: float) -> None:
     """
     from skipring.core.retention.charter import RETAIN_NOTHING
 
-    _change(access, topic, RETAIN_NOTHING, wait)
+    charter = _change(access, topic, RETAIN_NOTHING, wait)
+    if charter.effective_from > charter.stamp:
+        click.echo(f"until then, `skipring topic set {topic}` with the previous limits undoes this")
 
 
 @topic.command()
@@ -126,13 +128,14 @@ def show(*, topic: str, access: Access, as_json: bool) -> None:
         click.echo(f"from {_time(report.newest.effective_from)}: {_as_text(report.newest)}")
 
 
-def _change(access: Access, topic: str, policy: Policy, wait: float) -> None:
+def _change(access: Access, topic: str, policy: Policy, wait: float) -> Charter:
     from skipring.admin.topic_policy import set_policy
     from skipring.node.process import run
 
     waiting: Callable[[str], None] = lambda reason: click.echo(f"waiting: {reason}", err=True)  # noqa: E731
     charter = run(set_policy(access, topic, policy, read_policy(topic, access), waiting, wait))
     click.echo(f"{topic}, from {_time(charter.effective_from)}: {_as_text(charter)}")
+    return charter
 
 
 def _print_removed(access: Access, topic: str, policy: Policy) -> None:

@@ -218,7 +218,8 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     # floors of members agree most of the time if they rise in steps of 64 ticks or more.
     clock_tolerance_us: int = 60_000_000
     floor_quantum_us: int = 64_000_000
-    dropped_batches: int = 1024  # in one event. Guess: less than 30 ms with a store on disk
+    policy_delay_us: int = 600_000_000  # Guess: an operator notices a mistake within 10 minutes.
+    dropped_batches: int = 1024  # in one event, and at most 4096 decoded records
 
     @classmethod
     def eager(cls) -> Self:

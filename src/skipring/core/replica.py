@@ -249,18 +249,17 @@ class Replica:
             return ()
         self._unindexed, self._end, added = waiting, end, tuple(new)
         out.append(Store(start, added, size))
-        self._record(start, added, records, out)
-        out.append(Deliver(added, tuple(records), start, end, origin, hops))
+        self._record(made := Deliver(added, tuple(records), start, end, origin, hops), out)
+        out.append(made)
         return added
 
-    def _record(
-        self, start: int, added: tuple[RecordBatch, ...], records: list[_Records], out: Outbox
-    ) -> None:
+    def _record(self, made: Deliver, out: Outbox) -> None:
         """Index waiting ids if they are too many; record numbers, and what retention needs."""
+        added, kept, are_new = made.batches, self.retention, made.origin is not Origin.REPAIR
         if len(self._unindexed or ()) > UNINDEXED_MAX:
             self._index(2 * len(added))  # a bounded step, so that no event takes long
         self.record_numbers(added)
-        if (kept := self.retention) is not None and kept.on_stored(start, added, records):
+        if kept is not None and kept.on_stored(made.offset, added, made.records, are_new=are_new):
             out.append(SaveTerms(kept.saved(), kept.policy.max_bytes))  # in the same commit
 
     def _surely_new(self, batches: Iterable[RecordBatch], origin: Origin) -> list[RecordBatch]:

@@ -121,7 +121,7 @@ class NodeHost:
         self._trace_writes = DeliveryLogFlusher(self._trace)
         self._incarnations = Incarnations()
         self._topics = SubscriberTopics(
-            name, rng=rng, config=settings.config, open_log=self.logs.open
+            name, rng=rng, config=settings.protocol, open_log=self.logs.open
         )
         self._machines = self._topics.by_topic
         self.machine, self.states = self._topics.machine, self._topics.states  # for queries

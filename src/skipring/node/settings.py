@@ -9,6 +9,7 @@ from string import ascii_lowercase, digits
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.limits import check_name
@@ -43,6 +44,11 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     policy_delay_s: float = POLICY_DELAY_S  # until a new policy of a topic takes effect
     clock_offset_us: int = 0  # of the wall clock; only with ``is_chaotic``
     config: ProtocolConfig = ProtocolConfig.live()
+
+    @property
+    def protocol(self) -> ProtocolConfig:
+        """Return the configuration of the protocol with the settings of this process."""
+        return replace(self.config, policy_delay_us=round(self.policy_delay_s * 1_000_000))
 
     def clocks(self) -> tuple[int, int]:
         """Return the wall clock and the monotonic clock, in microseconds."""

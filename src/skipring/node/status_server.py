@@ -208,6 +208,7 @@ def topic_terms(machine: Subscriber, dropped: int, policy_delay_us: int) -> Topi
         ahead_us=clock.deviation if clock.is_off else 0,
         policy_delay_us=policy_delay_us,
         confirmed=min(max(retention.last_confirmed, 0), NUMBER_MAX),
+        charters=len(retention.charters),
     )
 
 

@@ -134,6 +134,7 @@ class TopicTerms(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     ahead_us: Annotated[int, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)] = 0
     policy_delay_us: Number = 0
     confirmed: Number = 0  # when a fresh member last confirmed an equal trie; 0: never
+    charters: Number = 0  # stored at the node
 
 
 class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):

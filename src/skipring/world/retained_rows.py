@@ -15,9 +15,9 @@ from skipring.core.limits import NUMBER_MAX
 from skipring.core.log import MemoryLog
 from skipring.core.messages import CARRIERS, Terms
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.retention.charter import CharterRow, charter_of, rank
+from skipring.core.retention.charter import CharterRow, PlannedCharter, charter_of, effective, rank
 from skipring.core.retention.member import Retention
-from skipring.core.retention.retained import keep, stamp_of
+from skipring.core.retention.rows import keep, stamp_of
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.world.snapshot import Parcel, SubscriberView, publications_in
@@ -61,7 +61,7 @@ def retention_faults(
         for node, retention in known.items():
             if retention is not None and retention.floors.stamps != floors:
                 yield f"{node} has other floors: {retention.floors.stamps} instead of {floors}"
-        policy_rows = keep(rows, acting[0].policy, floors, acting)
+        policy_rows = keep(rows, acting[0].policy, floors, settled_charter(knowing))
     kept = {batch.id for batch in policy_rows}
     for node, seen in members.items():
         held = set(seen.trie().keys())
@@ -123,13 +123,23 @@ def _is_sound(batch: RecordBatch, topic: TopicId) -> bool:
 
 
 def _acting(rows: Iterable[RecordBatch], knowing: Sequence[Retention]) -> CharterRow | None:
-    """Return the highest charter that is in effect at a member, or by the clocks of all."""
-    earlier = min((each.clock.earlier for each in knowing), default=0)
-    found = [(charter_of(each.records()[0]), each.id) for each in rows if each.count == 1]
-    acting = [
-        (charter, key)
-        for charter, key in found
-        if charter is not None and charter.effective_from <= earlier
-    ]
-    acting += [each.acting for each in knowing if each.acting is not None]
+    """Return the highest charter that is in effect at a member, or by the earliest clock."""
+    slowest = min(knowing, key=lambda each: each.clock.earlier, default=None)
+    acting = [each.acting for each in knowing if each.acting is not None]
+    if slowest is not None:
+        delay_us = ProtocolConfig.live().policy_delay_us
+        found = [(charter_of(each.records()[0]), each.id) for each in rows if each.count == 1]
+        known = [
+            PlannedCharter((each, key), max(each.effective_from, each.stamp + delay_us))
+            for each, key in found
+            if each is not None
+        ]
+        own = effective(known, slowest.clock)
+        acting += [own] if own is not None else []
     return max(acting, key=rank, default=None)
+
+
+def settled_charter(knowing: Iterable[Retention]) -> CharterRow | None:
+    """Return the highest charter that no later one can cancel by the clock of a member."""
+    found = [each.charters.settled(each.clock) for each in knowing]
+    return max([each for each in found if each is not None], key=rank, default=None)

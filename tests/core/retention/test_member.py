@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.effects import Deliver, Drop, SaveTerms
-from skipring.core.events import PublishRequested, SubmitRequested
+from skipring.core.events import PublishRequested, Received, SubmitRequested
 from skipring.core.limits import NUMBER_MAX
 from skipring.core.log import MemoryLog
-from skipring.core.retention.charter import Charter, Policy
+from skipring.core.messages import PublishNew
+from skipring.core.retention.charter import RETAIN_NOTHING, US, Charter, Policy
 from skipring.core.retention.floors import FloorStamps
 from skipring.core.retention.stamp_index import StampIndex
 from tests.support.fake_host import FakeHost, kinds
@@ -35,6 +36,7 @@ from tests.support.retention import (
 )
 
 OLD = NOW - 3 * HOUR
+MINUTE = 60 * US
 
 
 def test_member_of_a_topic_without_a_charter_has_no_retention() -> None:
@@ -132,13 +134,50 @@ def test_row_without_a_time_is_refused_from_clients_and_admitted_from_members() 
 
 def test_charter_takes_effect_at_its_time_and_replaces_the_previous_one() -> None:
     host = member(AGED)
-    arrives(host, charter_row(COUNTED, seq=1001, stamp=2, start=NOW + HOUR))
+    arrives(host, charter_row(COUNTED, seq=1001, stamp=NOW, start=NOW + HOUR))
     ticked(host)
     assert retention_of(host).policy == AGED
     ticked(host, NOW + HOUR)
     assert retention_of(host).policy == COUNTED
-    ticked(host, NOW + HOUR, ticks=2)
+    ticked(host, NOW + 24 * HOUR, ticks=2)
+    assert {each.first for each in host.stored} == {1000, 1001}  # a late undo may cancel the second
+    ticked(host, NOW + 25 * HOUR, ticks=2)
     assert {each.first for each in host.stored} == {1001}
+
+
+def test_undone_mistake_destroys_nothing() -> None:
+    host = member(replace(AGED, max_age_s=86_400), row(0, NOW - HOUR), row(1))
+    mistake = charter_row(RETAIN_NOTHING, seq=1001, stamp=NOW, start=NOW + 10 * MINUTE)
+    undo = charter_row(AGED, seq=1002, stamp=NOW + 3 * MINUTE, start=NOW + 13 * MINUTE)
+    arrives(host, mistake)
+    ticked(host, NOW + 3 * MINUTE)
+    arrives(host, undo)
+    for minutes in (9, 11, 12):
+        ticked(host, NOW + minutes * MINUTE, ticks=3)
+        assert held(host) == {0, 1}
+        assert retention_of(host).policy.max_age_s == 86_400
+    ticked(host, NOW + 13 * MINUTE, ticks=3)
+    assert retention_of(host).policy == AGED
+
+
+@pytest.mark.parametrize("stamp", [1, NOW - HOUR, NOW], ids=["past", "slow clock", "now"])
+@pytest.mark.parametrize(
+    "policy", [RETAIN_NOTHING, Policy(max_count=1), Policy(max_bytes=1), COMPACTED]
+)
+def test_charter_of_a_stranger_leaves_the_policy_delay_for_an_undo(
+    stamp: int, policy: Policy
+) -> None:
+    rows = {row(k, NOW - 1000 + k) for k in range(40)}
+    host = member(None, *rows)
+    host.handle(Received(PublishNew(charter_row(policy, stamp=stamp)), "a"))
+    for minutes in (0, 5, 9):
+        ticked(host, NOW + minutes * MINUTE, ticks=3)
+        assert len(held(host)) == 40
+    arrives(host, charter_row(AGED, seq=1001, stamp=NOW + 9 * MINUTE))
+    for minutes in (10, 11, 18, 19, 20):
+        ticked(host, NOW + minutes * MINUTE, ticks=3)
+        assert len(held(host)) == 40
+    assert retention_of(host).policy == AGED
 
 
 def test_charter_without_a_record_of_its_offset_is_found_by_the_scrub() -> None:
@@ -154,6 +193,15 @@ def test_restarted_member_knows_charter_and_confirmation() -> None:
     ticked(host, ticks=70)
     again = member(log=host.log)
     assert (retention_of(again).policy, retention_of(again).last_confirmed) == (COMPACTED, NOW)
+
+
+def test_charter_that_has_begun_at_once_acts_after_a_restart() -> None:
+    host = member(None)
+    host.handle(Received(PublishNew(charter_row(COUNTED, stamp=NOW, start=NOW)), "a"))
+    ticked(host)
+    arrives(host, row(1))
+    again = member(log=host.log)
+    assert retention_of(again).policy == COUNTED
 
 
 def test_confirmation_is_not_saved_while_rows_are_returned() -> None:
@@ -228,7 +276,7 @@ def test_wrong_derived_terms_are_corrected_within_16_ticks() -> None:
     assert exchange is not None
     right = retention.digest(), retention.clock.horizon
     wrong = Charter(stamp=5, policy=COUNTED)
-    retention.charters.acting = (wrong, b"x" * 32)
+    retention.charters.acting, retention.charters._false = (wrong, b"x" * 32), {0: None, 77: None}
     retention.clock.topic = retention.clock.earlier = retention.clock.horizon = -5
     retention.quarantine._next = retention.clock._expected = 10**12
     retention.clock._has_ticked = False
@@ -252,13 +300,24 @@ def test_wrong_index_of_rows_is_derived_again() -> None:
     stamps._buckets = [bucket]
     rows.stamps = StampIndex()
     rows._deleted, rows._holders, rows._newest = {b"0": True}, {b"1": 9}, {}
-    rows._live.clear()
     rows._live, rows._expiring, rows._end, rows._next = {}, [(1, b"2")], 3, 1
-    rows._superseded = deque([(1, 1)])
+    rows._has_more = True
     ticked(host, ticks=80)
     arrives(host, *(row(100 + k, NOW + 1, b"%d" % k) for k in range(5)))
     ticked(host, ticks=3)
     assert held(host) == {100, 101, 102, 103, 104}
+
+
+def test_live_rows_that_memory_calls_superseded_are_not_dropped() -> None:
+    host = member(COMPACTED, *(row(k, NOW - 50 + k, b"%d" % k) for k in range(10)))
+    rows = retention_of(host).rows
+    assert rows is not None
+    wrong = StampIndex()
+    for number in range(10):
+        wrong.add(NOW - 50 + number, number, 1, 64)
+    rows._superseded = wrong
+    ticked(host, ticks=3)
+    assert held(host) == set(range(10))
 
 
 @pytest.mark.parametrize("stamp", [-5, 0, NOW - 1, NUMBER_MAX, 1 << 70])

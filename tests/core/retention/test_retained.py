@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch
 from skipring.core.log import MemoryLog
 from skipring.core.publications import DELETED
 from skipring.core.retention.charter import Charter, Policy, charter_of, charter_record
 from skipring.core.retention.floors import NO_FLOORS, FloorStamps
-from skipring.core.retention.retained import RetainedRows, keep, stamp_of
-from skipring.core.retention.stamp_index import StampIndex
+from skipring.core.retention.retained import SLICE_RECORDS, RetainedRows
+from skipring.core.retention.rows import keep, stamp_of
 from tests.support.batches import opaque_batch, with_rows
 
 KEYS = Policy(compact=True)
@@ -101,21 +101,83 @@ def test_removal_of_a_tombstone_is_the_exception() -> None:
     assert kept(kept([value], KEYS, cut) | kept([deletion], KEYS, cut), KEYS, cut) == {value}
 
 
+def newest_rows(found: Iterable[RecordBatch], policy: Policy, age: int = 0) -> set[RecordBatch]:
+    """Return what a policy keeps of batches, under the floors that they justify."""
+    every = [each for each in distinct(found) if stamp_of(each.records()) >= age]
+    rows = RetainedRows(MemoryLog(every), policy)
+    while not rows.is_complete:
+        rows.build(len(every))
+    return kept(every, policy, FloorStamps(age, rows.stamps.full_floor(policy, slack=0)))
+
+
+def obey_the_algebra(
+    a: list[RecordBatch], b: list[RecordBatch], policy: Policy, age: int = 0
+) -> None:
+    one, two = newest_rows(a, policy, age), newest_rows(b, policy, age)
+    assert newest_rows(one | two, policy, age) == newest_rows([*a, *b], policy, age)
+    assert newest_rows(one, policy, age) == one
+
+
 @given(sets, sets, st.integers(1, 9), st.booleans())
 def test_limits_by_size_obey_the_algebra(
     a: list[RecordBatch], b: list[RecordBatch], limit: int, counts: bool
 ) -> None:
     policy = Policy(max_count=limit) if counts else Policy(max_bytes=70 * limit)
+    obey_the_algebra(a, b, policy)
 
-    def newest(found: Iterable[RecordBatch]) -> set[RecordBatch]:
-        index = StampIndex()
-        for offset, each in enumerate({each.id: each for each in found}.values()):
-            if charter_of(each.records()[0]) is None:
-                index.add(stamp_of(each.records()), offset, each.count, each.size_bytes)
-        return kept(found, policy, FloorStamps(0, index.full_floor(policy, slack=0)))
 
-    assert newest(newest(a) | newest(b)) == newest([*a, *b])
-    assert newest(newest(a)) == newest(a)
+# A compacted topic has batches of one record.
+single = st.builds(
+    lambda made, first, name: rows(made, first=first, publisher=name),
+    any_record,
+    st.integers(0, 99),
+    st.sampled_from("ab"),
+)
+singles = st.lists(single, max_size=12)
+
+
+@given(singles, singles, st.integers(1, 6), st.integers(0, 12))
+def test_compaction_with_a_limit_by_count_and_age_obeys_the_algebra(
+    a: list[RecordBatch], b: list[RecordBatch], limit: int, age: int
+) -> None:
+    obey_the_algebra(a, b, Policy(compact=True, max_count=limit))
+    obey_the_algebra(a, b, Policy(compact=True, max_count=limit, max_age_s=1), age)
+
+
+@given(singles, singles, st.integers(1, 6))
+def test_compaction_with_a_limit_by_bytes_obeys_the_algebra_if_values_have_one_size(
+    a: list[RecordBatch], b: list[RecordBatch], limit: int
+) -> None:
+    same = [
+        [each for each in found if each.size_bytes == put(1, first=9).size_bytes]
+        for found in (a, b)
+    ]
+    obey_the_algebra(*same, Policy(compact=True, max_bytes=limit * put(1).size_bytes))
+
+
+def test_smaller_value_of_a_key_is_the_exception_of_a_limit_by_bytes() -> None:
+    """A member that never had the large value keeps one row more, and the others fetch it."""
+    old, small = put(1, b"l"), put(6, first=6)
+    large = rows(BatchRecord(bytes(400), 5, b"k"), first=5)
+    policy = Policy(compact=True, max_bytes=400)
+    assert newest_rows([old, large], policy) == {large}
+    assert newest_rows([*newest_rows([old, large], policy), small], policy) == {small}
+    assert newest_rows([old, large, small], policy) == {old, small}
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy(compact=True, max_count=50), Policy(compact=True, max_bytes=50 * 80)]
+)
+def test_superseded_rows_do_not_push_out_live_keys(policy: Policy) -> None:
+    keys = [put(1 + k, b"%d" % k, first=k) for k in range(40)]
+    member = Member(policy, keys)
+    member.trim(NO_FLOORS)
+    for number in range(1000):
+        member.add(put(100 + number, b"hot", first=100 + number))
+        assert not member.rows.is_over_limit
+    floor = member.rows.stamps.full_floor(policy)
+    member.trim(FloorStamps(0, floor))
+    assert member.stored == {*keys, put(1099, b"hot", first=1099)}
 
 
 def test_older_record_in_a_retained_batch_keeps_the_tombstone() -> None:
@@ -305,11 +367,65 @@ def test_unreadable_batch_is_dropped_without_its_content() -> None:
     ]
 
 
-def test_slice_is_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skipring.core.retention.retained.SLICE_BYTES", 150)
-    member = Member(Policy(max_count=1), [put(3, first=n) for n in range(7)])
+# -- slices ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the numbers of records of the batches that are decoded from now on."""
+    found: list[int] = []
+    records = RecordBatch.records
+
+    def counted(batch: RecordBatch) -> object:
+        found.append(batch.count)
+        return records(batch)
+
+    monkeypatch.setattr(RecordBatch, "records", counted)
+    return found
+
+
+def large(policy: Policy, batches: int = 64, size: int = 250) -> Member:
+    """Return a member with batches of many records, whose keys are written twice."""
+    half = batches // 2 * size
+    return Member(
+        policy,
+        [
+            rows(
+                *(record(1 + first + k, b"%d" % ((first + k) % half)) for k in range(size)),
+                first=first,
+            )
+            for first in range(0, batches * size, size)
+        ],
+    )
+
+
+def test_slice_of_the_index_decodes_a_limited_number_of_records(decoded: list[int]) -> None:
+    member = large(KEYS)
+    slices = 0
     while not member.rows.is_complete:
-        member.rows.build(1)
-    assert len(member.rows.drop(FloorStamps(9), 5)) == 3
-    assert len(member.rows.drop(FloorStamps(9), 5)) == 3
-    assert len(member.rows.drop(FloorStamps(9), 5)) == 1
+        decoded.clear()
+        member.rows.build(1024)
+        slices += 1
+        assert sum(decoded) <= SLICE_RECORDS + RECORDS_MAX
+    assert slices == 4
+    assert member.rows.keys == 32 * 250
+
+
+def test_slice_of_drops_decodes_a_limited_number_of_records(decoded: list[int]) -> None:
+    for cut in (NO_FLOORS, FloorStamps(1 << 40)):
+        member = large(KEYS)
+        while not member.rows.is_complete:
+            member.rows.build(1024)
+        dropped = 0
+        while member.log.records > (32 * 250 if cut == NO_FLOORS else 0):
+            decoded.clear()
+            found = member.rows.drop(cut, 1024)
+            assert sum(decoded) <= SLICE_RECORDS + 3 * RECORDS_MAX
+            dropped += len(found)
+            for each in found:
+                member.log.remove(each.offset)
+            while not member.rows.is_complete:
+                member.rows.build(1024)
+            assert found
+            assert member.rows.has_backlog or member.log.records in (0, 32 * 250)
+        assert dropped == (32 if cut == NO_FLOORS else 64)

@@ -26,7 +26,8 @@ from skipring.core.retention.charters import Charters
 from skipring.core.retention.departed import Departed
 from skipring.core.retention.floors import NO_FLOORS, Floors, FloorsState, FloorStamps
 from skipring.core.retention.quarantine import Quarantine, QuarantineState
-from skipring.core.retention.retained import Dropped, RetainedRows, stamp_of
+from skipring.core.retention.retained import SLICE_RECORDS, Dropped, RetainedRows
+from skipring.core.retention.rows import stamp_of
 from skipring.core.retention.stamp_index import StampIndex
 from skipring.core.retention.topic_clock import ClockState, TopicClock
 
@@ -36,11 +37,21 @@ STALE: Final = 1  # the last bit of a digest
 NO_TERMS: Final = b""
 
 _STAMPS: Final = Layout(">3Q")
-_SAVED: Final = msgpack.Decoder(tuple[int, list[int]])
 _ENCODER: Final = msgpack.Encoder()
 
 
 ConfirmedId: TypeAlias = Annotated[bytes, Meta(max_length=ID_BYTES)]
+
+
+class _Saved(Struct, frozen=True, array_like=True, gc=False):
+    """Values that a restart needs besides the log."""
+
+    confirmed: int = 0
+    charters: list[int] = []  # offsets
+    begins: dict[ConfirmedId, int] = {}
+
+
+_SAVED: Final = msgpack.Decoder(_Saved)
 
 
 class TermsState(Struct, frozen=True, kw_only=True, gc=False):
@@ -53,6 +64,7 @@ class TermsState(Struct, frozen=True, kw_only=True, gc=False):
     newest: int = 0
     rows_ticks: int = 0
     charters: tuple[int, ...] = ()  # offsets
+    begins: dict[ConfirmedId, int] = {}
     confirmed: ConfirmedId = b""
 
 
@@ -80,7 +92,7 @@ class Retention:
         self.floors = Floors(config.floor_quantum_us)
         self.quarantine = Quarantine(log)
         self.departed = Departed()
-        self.charters = Charters(log)
+        self.charters = Charters(log, config.policy_delay_us)
         self.rows: RetainedRows | None = None  # None without limits
         self.last_confirmed = 0  # when a fresh member last confirmed an equal trie
         self._newest = 0  # the latest stamp of a stored batch
@@ -215,7 +227,7 @@ class Retention:
         if is_new and not stamp and self.policy.needs_times:
             return False
         if is_special:
-            return self.charters.admits(batch, records[0])
+            return self.charters.admits(batch, records[0], self.clock)
         return self.rows is None or not self.rows.refuses(batch, records, self.floors.stamps)
 
     def on_stored(
@@ -223,14 +235,18 @@ class Retention:
         offset: int,
         batches: Sequence[RecordBatch],
         records: Sequence[Sequence[BatchRecord]],
+        *,
+        are_new: bool = False,
     ) -> bool:
         """Record batches that the replica has stored from an offset on.
 
-        Return True if one has a charter: the host saves its offset for the next start.
+        ``are_new``: they are no part of the history. Return True if one has a charter: the host
+        saves its offset for the next start.
         """
         ends = list(accumulate([batch.count for batch in batches], initial=offset))
         stored = list(zip(ends, batches, records, strict=False))
-        has_charter = sum([self.charters.record(*each) for each in stored]) > 0  # record all
+        found = [self.charters.record(*each, is_new=are_new) for each in stored]
+        has_charter = any(found)
         if has_charter:
             self.choose(ends[-1])
         for at, batch, rows in stored:
@@ -281,7 +297,7 @@ class Retention:
             return []  # the floor of full topics is justified at the next tick
         if not self.clock.is_sure:
             return []
-        found = self.charters.superseded()
+        found = self.charters.superseded(self.clock)
         if rows is None:
             return found
         if rows.is_over_limit:  # more rows than fit have arrived since the tick
@@ -296,12 +312,21 @@ class Retention:
         rows, hidden = self._complete_rows, list[tuple[bytes, int]]()
         if rows is not None:
             above = list(islice(rows.stamps.above(self.clock.horizon), batches))
-            entries = [self._log.read(offset) for _, offset in above]
-            found += [Dropped(each.offset, each.batch) for each in entries if each is not None]
+            found += self._early_rows([offset for _, offset in above])
         for offset, batch in found:
             if batch is not None and self.hides_early(offset, batch):
                 hidden.append((batch.id, offset))
         return hidden
+
+    def _early_rows(self, offsets: Sequence[int]) -> list[Dropped]:
+        """Return the batches at some offsets, with at most SLICE_RECORDS records."""
+        found, rest = list[Dropped](), SLICE_RECORDS
+        for offset in offsets:
+            entry = self._log.read(offset)
+            if entry is not None and rest > 0:
+                rest -= entry.batch.count
+                found.append(Dropped(entry.offset, entry.batch))
+        return found
 
     @property
     def _is_chartered(self) -> bool:
@@ -401,7 +426,7 @@ class Retention:
         confirmed = 0 if self.quarantine.returned else self.last_confirmed
         latest = self.clock.topic if self.clock.is_known else NUMBER_MAX
         confirmed = min(max(confirmed, 0), latest)
-        return _ENCODER.encode((confirmed, self.charters.offsets))
+        return _ENCODER.encode(_Saved(confirmed, self.charters.offsets, self.charters.begins))
 
     def recover(self) -> bool:
         """Read the charters at the saved offsets of the log after a start; return False if none.
@@ -410,11 +435,11 @@ class Retention:
         """
         self.rows = None
         try:
-            confirmed, offsets = _SAVED.decode(self._log.terms)
+            saved = _SAVED.decode(self._log.terms)
         except (DecodeError, ValueError):
-            confirmed, offsets = 0, []
-        self.last_confirmed = min(max(confirmed, 0), NUMBER_MAX)
-        self.charters.load(offsets)
+            saved = _Saved()
+        self.last_confirmed = min(max(saved.confirmed, 0), NUMBER_MAX)
+        self.charters.load(saved.charters, begins=saved.begins)
         self.choose(self._log.end)
         return len(self.charters) > 0
 
@@ -431,6 +456,7 @@ class Retention:
             rows_ticks=self._rows_ticks,
             confirmed=self.charters.confirmed,
             charters=tuple([dense.get(at, at) for at in self.charters.offsets]),
+            begins=self.charters.begins,
         )
 
     def load(self, state: TermsState) -> None:
@@ -440,7 +466,7 @@ class Retention:
         self.quarantine.load(state.quarantine)
         self.last_confirmed, self._newest = state.last_confirmed, state.newest
         self._rows_ticks = state.rows_ticks
-        self.charters.load(state.charters, state.confirmed)
+        self.charters.load(state.charters, state.confirmed, state.begins)
         self.choose(self._log.end)
         if self.rows is not None:
             self.rows.restart()

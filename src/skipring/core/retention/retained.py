@@ -5,23 +5,23 @@ A batch is the unit. ``keep`` is the rule; ``RetainedRows`` applies it step by s
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from skipring.core.batches import BatchRecord, RecordBatch, is_reserved
-from skipring.core.log import Log, PageLimits
-from skipring.core.publications import DELETED, Revision
-from skipring.core.retention.charter import CharterRow, Policy, charter_of, rank
+from skipring.core.log import Log, LogEntry, PageLimits
+from skipring.core.publications import Revision
+from skipring.core.retention.charter import Policy
 from skipring.core.retention.floors import FloorStamps
+from skipring.core.retention.rows import KeyWrite, Row, stamp_of
 from skipring.core.retention.stamp_index import StampIndex
 
-SLICE_BYTES: Final = 16 * 1024 * 1024  # Guess: reading them takes less than 20 ms.
-
-
+SLICE_BYTES: Final = 4 * 1024 * 1024  # of batches in one slice
+SLICE_RECORDS: Final = 4096  # decoded in one slice. Measured: 17 ms of CPU time at most.
+PAGE_BATCHES: Final = 16  # Batches that a slice reads at a time: at most 4096 records.
 EXPIRED_MAX: Final = 4096  # tombstones in one slice. Guess: 5 ms.
 NOTHING_HIDDEN: Final[Mapping[bytes, int]] = MappingProxyType({})
 BACKLOG: Final = 512  # Guess: fewer superseded batches wait for the next tick.
@@ -39,95 +39,6 @@ LOWER_CHARTER: Final = "it has a charter that is too long, or lower than the eff
 POLICY_REASONS: Final = frozenset({FROM_FUTURE, WITHOUT_TIME, EXPIRED, LOWER_CHARTER})
 
 
-class KeyWrite(NamedTuple):
-    """Newest record of a key in one batch."""
-
-    revision: Revision
-    is_deleted: bool  # a tombstone
-
-
-class Row(NamedTuple):
-    """Properties of a batch that decide whether it is retained."""
-
-    stamp: int  # the latest time of its records
-    is_reserved: bool
-    has_keyless: bool  # a record without a key is never superseded
-    writes: dict[bytes, KeyWrite]
-
-    @classmethod
-    def of(cls, batch: RecordBatch, records: Sequence[BatchRecord]) -> Row:
-        """Return the properties of a batch with decoded records; none if it is opaque."""
-        writes: dict[bytes, KeyWrite] = {}
-        has_keyless = not records
-        reserved = is_reserved(records)
-        for index, each in enumerate(records):
-            if not each.key or reserved:
-                has_keyless = True
-                continue
-            revision = Revision(each.time, batch.publisher, batch.first + index, batch.id)
-            known = writes.get(each.key)
-            if known is None or known.revision < revision:
-                writes[each.key] = KeyWrite(revision, DELETED in each.headers)
-        return cls(stamp_of(records), reserved, has_keyless, writes)
-
-
-def stamp_of(records: Iterable[BatchRecord]) -> int:
-    """Return the stamp of a batch: the latest time of its records; 0 if it has none."""
-    return max([each.time for each in records], default=0)
-
-
-def keep(
-    batches: Iterable[RecordBatch],
-    policy: Policy,
-    floors: FloorStamps,
-    acting: CharterRow | None = None,
-) -> list[RecordBatch]:
-    """Return the batches that a policy with these floors retains, in their order.
-
-    ``acting`` is the effective charter; the charters that it replaces are dropped.
-    """
-    rows = {batch.id: (batch, Row.of(batch, batch.records())) for batch in batches}
-    kept = {
-        key: (batch, row)
-        for key, (batch, row) in rows.items()
-        if (not _is_replaced(batch, acting) if row.is_reserved else row.stamp >= floors.rows)
-    }
-    if policy.compact:
-        kept = _compacted(kept, floors.tombstones)
-    return [batch for batch, _ in kept.values()]
-
-
-def _is_replaced(batch: RecordBatch, acting: CharterRow | None) -> bool:
-    charter = charter_of(batch.records()[0])
-    return charter is not None and acting is not None and rank((charter, batch.id)) < rank(acting)
-
-
-def _compacted(
-    rows: dict[bytes, tuple[RecordBatch, Row]], floor: int
-) -> dict[bytes, tuple[RecordBatch, Row]]:
-    """Drop rows whose records are all superseded, or tombstones below a floor.
-
-    A tombstone stays while another row has an older record of its key (document 7).
-    """
-    newest: dict[bytes, Revision] = {}
-    for _, row in rows.values():
-        for key, write in row.writes.items():
-            newest[key] = max(newest.get(key, write.revision), write.revision)
-    while True:
-        holders = Counter(key for _, row in rows.values() for key in row.writes)
-        kept = {
-            id_: (batch, row)
-            for id_, (batch, row) in rows.items()
-            if row.has_keyless
-            or any(
-                newest[key] == write.revision
-                and not (write.is_deleted and write.revision.time < floor and holders[key] == 1)
-                for key, write in row.writes.items()
-            )
-        }
-        if len(kept) == len(rows):
-            return kept
-        rows = kept
 
 
 class Dropped(NamedTuple):
@@ -153,6 +64,28 @@ class _Live(NamedTuple):
     stamp: int
 
 
+class _Budget:
+    """Rest of one slice: batches, their bytes, and records to decode."""
+
+    __slots__ = ("_decodes", "batches", "records", "size_bytes")
+
+    def __init__(self, batches: int, *, decodes: bool = True) -> None:
+        self.batches, self.records, self.size_bytes = batches, SLICE_RECORDS, SLICE_BYTES
+        self._decodes = decodes
+
+    def has_rest(self) -> bool:
+        return min(self.batches, self.records, self.size_bytes) > 0
+
+    def skip(self, batches: int) -> None:
+        self.batches -= batches
+
+    def spend(self, batch: RecordBatch | None) -> None:
+        self.batches -= 1
+        if batch is not None:
+            self.records -= batch.count if self._decodes else 0
+            self.size_bytes -= batch.size_bytes
+
+
 class RetainedRows:
     """Index of the rows of a topic with a policy; it is derived from the log, in slices."""
 
@@ -160,6 +93,7 @@ class RetainedRows:
         "_deleted",
         "_end",
         "_expiring",
+        "_has_more",
         "_hidden",
         "_holders",
         "_live",
@@ -196,7 +130,8 @@ class RetainedRows:
         self._live: dict[int, _Live] = {}  # of batches with several records
         self._deleted: dict[bytes, bool] = {}  # deleted keys; True: the tombstone has expired
         self._expiring: list[tuple[int, bytes]] = []  # a heap
-        self._superseded: deque[tuple[int, int]] = deque()  # stamps and offsets
+        self._superseded = StampIndex()  # batches without a live record: no limit counts them
+        self._has_more = False  # the last slice was full
 
     @property
     def is_complete(self) -> bool:
@@ -206,7 +141,7 @@ class RetainedRows:
     @property
     def has_backlog(self) -> bool:
         """Return True if too many batches wait to be dropped to delay them until the next tick."""
-        return len(self._superseded) > BACKLOG or self.is_over_limit
+        return self._has_more or len(self._superseded) > BACKLOG or self.is_over_limit
 
     @property
     def is_over_limit(self) -> bool:
@@ -233,20 +168,29 @@ class RetainedRows:
         return self._newest.get(key)
 
     def build(self, batches: int) -> None:
-        """Index the next stored batches."""
-        if self.is_complete:
+        """Index the next stored batches, and at most about ``SLICE_RECORDS`` records."""
+        budget = _Budget(batches)
+        while self._next < self._end and budget.has_rest():
+            some = min(budget.batches, PAGE_BATCHES)
+            limits = PageLimits(SLICE_BYTES, some, SLICE_BYTES, some)
+            page = self._log.read_page(self._next, self._end, limits)
+            budget.skip(some - len(page.entries))  # the log has scanned the others too
+            for entry in page.entries:
+                if not budget.has_rest():
+                    self._next = entry.offset
+                    return
+                budget.spend(entry.batch)
+                self._index(entry)
+            self._next = max(page.next, self._next + 1)
+
+    def _index(self, entry: LogEntry) -> None:
+        if self._hidden.get(entry.batch.id) == entry.offset:
             return
-        limits = PageLimits(SLICE_BYTES, batches, SLICE_BYTES, batches)
-        page = self._log.read_page(self._next, self._end, limits)
-        for entry in page.entries:
-            if self._hidden.get(entry.batch.id) == entry.offset:
-                continue
-            try:
-                records = entry.batch.records()
-            except ValueError:  # the scrubber quarantines it
-                continue
-            self._insert(entry.offset, entry.batch, records)
-        self._next = max(page.next, self._next + 1)
+        try:
+            records = entry.batch.records()
+        except ValueError:  # the scrubber quarantines it
+            return
+        self._insert(entry.offset, entry.batch, records)
 
     def add(self, offset: int, batch: RecordBatch, records: Sequence[BatchRecord]) -> None:
         """Index a batch that is stored at an offset."""
@@ -256,7 +200,7 @@ class RetainedRows:
     def withdraw(self, offset: int, batch: RecordBatch) -> None:
         """Forget a batch that stays in the log, but goes to the quarantine."""
         row = Row.of(batch, batch.readable_records())
-        if self.stamps.remove(row.stamp, offset):
+        if self._remove(row.stamp, offset):
             self._live.pop(offset, None)
             for key in row.writes if self.policy.compact else ():
                 self._forget_key(key, offset)
@@ -271,7 +215,9 @@ class RetainedRows:
 
     def _insert(self, offset: int, batch: RecordBatch, records: Sequence[BatchRecord]) -> None:
         row = Row.of(batch, records)
-        if row.is_reserved or not self.stamps.add(row.stamp, offset, batch.count, batch.size_bytes):
+        if row.is_reserved or self._superseded.has(row.stamp, offset):
+            return
+        if not self.stamps.add(row.stamp, offset, batch.count, batch.size_bytes):
             return
         if not self.policy.compact:
             return
@@ -279,7 +225,7 @@ class RetainedRows:
         for key, write in row.writes.items():
             live += self._is_newest(key, write, offset)
         if live == 0:
-            self._superseded.append((row.stamp, offset))
+            self._supersede(row.stamp, offset)
         elif len(row.writes) + row.has_keyless > 1:
             self._live[offset] = _Live(live, row.stamp)
 
@@ -312,7 +258,16 @@ class RetainedRows:
         if live.keys > 1:
             self._live[newest.offset] = _Live(live.keys - 1, live.stamp)
         else:
-            self._superseded.append((live.stamp, newest.offset))
+            self._supersede(live.stamp, newest.offset)
+
+    def _supersede(self, stamp: int, offset: int) -> None:
+        """Count a batch out of the limits: it is dropped, and must not push out live ones."""
+        self.stamps.remove(stamp, offset)
+        self._superseded.add(stamp, offset, 0, 0)
+
+    def _remove(self, stamp: int, offset: int) -> bool:
+        """Forget the place of a batch; return False if it is unknown."""
+        return self.stamps.remove(stamp, offset) or self._superseded.remove(stamp, offset)
 
     # -- what is refused and dropped ---------------------------------------------------------
 
@@ -352,35 +307,80 @@ class RetainedRows:
         if not self.is_complete:
             return []
         self._expire(floors.tombstones)
+        budget = _Budget(batches, decodes=self.policy.compact)
         # Floors come first, as in ``keep``: a row below them does not supersede others.
-        below = deque(islice(self.stamps.below(floors.rows), batches))
+        superseded, floor = self._superseded, floors.rows
+        due = chain(superseded.below(floor), self.stamps.below(floor), superseded.above(-1))
         dropped: list[Dropped] = []
-        size_min = self.stamps.size_bytes - SLICE_BYTES
-        while (due := below or self._superseded) and len(dropped) < batches:
-            stamp, offset = due.popleft()
-            if self.stamps.remove(stamp, offset):
-                dropped.append(self._forget(offset))
-            if self.stamps.size_bytes < size_min:
-                break
+        newer: dict[int, Row | None] = {}  # batches that this slice has read
+        for stamp, offset in dict.fromkeys(islice(due, batches)):
+            if not budget.has_rest() or not self._remove(stamp, offset):
+                continue  # the slice is full, or the index is derived again
+            if not self.policy.compact:  # its records do not matter
+                dropped.append(self._unread(offset, budget))
+                continue
+            batch, row = self._read(offset, budget)
+            if row is None:
+                self.restart()  # its keys are unknown
+                dropped.append(Dropped(offset, batch))
+            elif row.stamp < floor or self._is_replaced(row, offset, floors, newer, budget):
+                self._forget(row, offset)
+                dropped.append(Dropped(offset, batch))
+            else:
+                self.restart()  # memory was corrupted
+        self._has_more = not budget.has_rest()
         return dropped
 
-    def _forget(self, offset: int) -> Dropped:
-        """Forget the keys of a dropped batch."""
+    def _unread(self, offset: int, budget: _Budget) -> Dropped:
         entry = self._log.read(offset)
         batch = entry.batch if entry is not None and entry.offset == offset else None
-        if not self.policy.compact:
-            return Dropped(offset, batch)
-        self._live.pop(offset, None)
-        try:
-            records = batch.records() if batch is not None else None
-        except ValueError:
-            records = None
-        if batch is None or records is None:
-            self.restart()  # its keys are unknown
-            return Dropped(offset, batch)
-        for key in Row.of(batch, records).writes:
-            self._forget_key(key, offset)
+        budget.spend(batch)
         return Dropped(offset, batch)
+
+    def _read(self, offset: int, budget: _Budget) -> tuple[RecordBatch | None, Row | None]:
+        """Return a stored batch with its properties; None if it cannot be read."""
+        entry = self._log.read(offset)
+        batch = entry.batch if entry is not None and entry.offset == offset else None
+        budget.spend(batch)
+        try:
+            return batch, Row.of(batch, batch.records()) if batch is not None else None
+        except ValueError:
+            return batch, None
+
+    def _is_replaced(
+        self,
+        row: Row,
+        offset: int,
+        floors: FloorStamps,
+        newer: dict[int, Row | None],
+        budget: _Budget,
+    ) -> bool:
+        """Return True if the log has newer records of all keys: the index may be corrupted.
+
+        A tombstone below the floor that hides no other record needs none.
+        """
+        for key, write in row.writes.items():
+            known = self._newest.get(key)
+            if known is None:
+                return False
+            if known.offset == offset:
+                is_expired = write.is_deleted and write.revision.time < floors.tombstones
+                if not is_expired or key in self._holders:
+                    return False
+                continue
+            if known.offset not in newer:
+                newer[known.offset] = self._read(known.offset, budget)[1]
+            found = newer[known.offset]
+            later = found.writes.get(key) if found is not None else None
+            if later is None or later.revision <= write.revision:
+                return False
+        return not row.has_keyless
+
+    def _forget(self, row: Row, offset: int) -> None:
+        """Forget the keys of a dropped batch."""
+        self._live.pop(offset, None)
+        for key in row.writes:
+            self._forget_key(key, offset)
 
     def _forget_key(self, key: bytes, offset: int) -> None:
         known, holders = self._newest.get(key), self._holders.pop(key, 0)

@@ -125,20 +125,29 @@ class StampIndex:
             self._insert_bucket(number + 1, bucket.split())
         return True
 
+    def has(self, stamp: int, offset: int) -> bool:
+        """Return True if a batch is known."""
+        number = bisect_right(self._firsts, (stamp, offset)) - 1
+        if number < 0:
+            return False
+        bucket = self._buckets[number]
+        place = bucket.place(stamp, offset)
+        return place < len(bucket) and (bucket.stamps[place], bucket.offsets[place]) == (
+            stamp,
+            offset,
+        )
+
     def _insert_bucket(self, number: int, bucket: _Bucket) -> None:
         self._buckets.insert(number, bucket)
         self._firsts.insert(number, bucket.first if len(bucket) else (0, 0))
 
     def remove(self, stamp: int, offset: int) -> bool:
         """Remove a batch; return False if it is unknown."""
+        if not self.has(stamp, offset):
+            return False
         number = bisect_right(self._firsts, (stamp, offset)) - 1
-        if number < 0:
-            return False
         bucket = self._buckets[number]
-        place = bucket.place(stamp, offset)
-        if place == len(bucket) or (bucket.stamps[place], bucket.offsets[place]) != (stamp, offset):
-            return False
-        extent = bucket.remove(place)
+        extent = bucket.remove(bucket.place(stamp, offset))
         self.records -= extent.records
         self.size_bytes -= extent.size_bytes
         self._shrink(number)

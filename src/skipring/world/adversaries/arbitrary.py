@@ -248,6 +248,7 @@ class Arbitrary:
             newest=counter(),
             rows_ticks=counter(),
             charters=tuple(sorted({counter() for _ in range(3)})),
+            begins={key: counter() for key in self.some(self.whole_id)},
             confirmed=self.rng.randbytes(ID_BYTES),
         )
 

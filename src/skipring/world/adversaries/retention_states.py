@@ -50,6 +50,9 @@ POLICIES: Final = (
     Policy(compact=True, tombstones_s=AGE_S),
     Policy(compact=True, tombstones_s=AGE_S // 2, max_age_s=AGE_S),
     Policy(max_age_s=AGE_S, max_count=25, max_bytes=4000),
+    Policy(compact=True, tombstones_s=AGE_S, max_count=8),
+    Policy(compact=True, tombstones_s=AGE_S, max_bytes=1000),
+    Policy(compact=True, tombstones_s=AGE_S, max_age_s=AGE_S, max_count=8),
 )
 
 
@@ -170,19 +173,25 @@ def arbitrary_neighbour_clocks(n: int, rng: Random, *, batch: int = 1) -> Snapsh
 
 
 def scattered_charters(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
-    """Scatter superseded, future and forged charters (A52)."""
+    """Scatter superseded, future and forged charters, and a mistake with its undo (A52)."""
     made = _Builder(n, rng, batch)
     limit = Policy(max_count=1)
     others = [made.charter_row(Charter(stamp=NOW - 4 * AGE - k, policy=limit)) for k in range(3)]
     others += [
         made.charter_row(Charter(epoch=k, stamp=NOW + YEARS + k, policy=limit)) for k in range(3)
     ]
-    late = Charter(epoch=1, stamp=NOW - AGE, effective_from=NOW + YEARS, policy=limit)
+    late = Charter(stamp=NOW - 3 * OFF, effective_from=NOW + AGE, policy=limit)
+    epoch = Charter(epoch=NUMBER_MAX, stamp=NOW - 2 * AGE, policy=limit)
     forged = replace(made.charter_row(late), id=rng.randbytes(ID_BYTES))
-    others += [made.charter_row(late), forged]
+    others += [made.charter_row(late), made.charter_row(epoch), forged]
+    # The mistake has begun by all clocks; the undo, which cancels it, has not.
+    mistake = Charter(stamp=NOW - 2 * AGE, effective_from=NOW - 2 * OFF, policy=limit)
+    undo = Charter(stamp=NOW - AGE, effective_from=NOW + AGE, policy=made.policy)
+    undone = [made.charter_row(mistake), made.charter_row(undo)]
 
     def rows(node: NodeId) -> list[RecordBatch]:
-        return [*made.held(node), *(row for row in others if rng.random() < _SHARE)]
+        some = [row for row in others if rng.random() < _SHARE]
+        return [*made.held(node), *some, *(undone if rng.random() < _SHARE else ())]
 
     return made.snapshot({node: made.state(node, rows(node)) for node in made.nodes})
 
