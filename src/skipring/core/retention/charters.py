@@ -113,6 +113,12 @@ class Charters:
             del self._known[key]
             self._begins.pop(key, None)
 
+    def _begin(self, key: PublicationId, charter: Charter) -> int:
+        """Return when a charter begins; history that a neighbour applies has no delay."""
+        if key == self._confirmed and key not in self._begins:
+            return charter.effective_from
+        return self._begins.get(key, self._delayed(charter))
+
     def _delayed(self, charter: Charter) -> int:
         return max(charter.effective_from, charter.stamp + self._delay_us)
 
@@ -120,7 +126,7 @@ class Charters:
         """Return the charters that are not from the future."""
         known = self._known.items()
         return [
-            PlannedCharter((each.charter, key), self._begins.get(key, self._delayed(each.charter)))
+            PlannedCharter((each.charter, key), self._begin(key, each.charter))
             for key, each in known
             if not clock.is_future(each.charter.stamp)
         ]
