@@ -20,7 +20,8 @@ from skipring.core.limits import shown
 from skipring.core.log_messages import BEHIND, NOT_A_MEMBER, Refused
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.replica import Replica
-from skipring.core.retention.retained import FROM_FUTURE, LOWER_CHARTER, stamp_of
+from skipring.core.retention.retained import FROM_FUTURE, LOWER_CHARTER
+from skipring.core.retention.rows import stamp_of
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import Dispatch, SubscriberTopics
 from skipring.errors import ReplicationError, SkipringError, StorageError

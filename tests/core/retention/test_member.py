@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 
 import pytest
 from msgspec.structs import replace

@@ -39,8 +39,6 @@ LOWER_CHARTER: Final = "it has a charter that is too long, or lower than the eff
 POLICY_REASONS: Final = frozenset({FROM_FUTURE, WITHOUT_TIME, EXPIRED, LOWER_CHARTER})
 
 
-
-
 class Dropped(NamedTuple):
     """Batch that is not retained any more; None if it cannot be read."""
 
