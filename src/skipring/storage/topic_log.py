@@ -352,8 +352,9 @@ class SegmentLog:
             entries = self._unconfirmed[:]
             is_recorded, self._is_recorded = self._is_recorded, True
             low = min(self.low, self.durable_end)  # a crash must not lose the entries before it
-            record = replace(self._record, absent=self._absent, low=low, terms=self.terms)
+            changes = {"absent": self._absent, "low": low, "terms": self.terms}
         if not is_recorded:
+            record = replace(self._record, **changes)
             self._directory.write_record(record)
             self._record = record
         if self._discards:
