@@ -7,10 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Effect
 from skipring.core.events import Overwritten, Received, RoutineReceived, Tick
-from skipring.core.messages import CheckLabel, Digest, IntroduceShortcut, RoutineMessage
+from skipring.core.messages import (
+    CheckLabel,
+    ConfigurationAck,
+    Digest,
+    IntroduceShortcut,
+    RoutineMessage,
+    SetConfiguration,
+)
 from skipring.core.neighbour_liveness import NeighbourLiveness
-from skipring.core.peers import EdgeKind
+from skipring.core.peers import SUPERVISOR, EdgeKind
 from skipring.core.ring_digest import RingDigest
 from skipring.core.ring_messages import SENDERS_MAX, RingMessages, RingTick
 from skipring.core.shortcuts import Shortcuts
@@ -162,3 +170,112 @@ def test_node_without_a_label_answers_each_message(wants: bool) -> None:
 def test_supervisor_asks_the_sender_of_routine_messages_to_forget_it() -> None:
     host = supervisor("a")
     assert [to for to, _ in sent(host.handle(RoutineReceived(FROM_A, "a")))] == ["a"] * len(FROM_A)
+
+
+# -- configurations and messages without an event ----------------------------------------------
+
+CONFIGURATION = SetConfiguration(peer("001", "a"), label("01"), peer("011", "z"))
+
+
+def configure(host: FakeHost, message: SetConfiguration = CONFIGURATION) -> list[Effect]:
+    return host.handle(Received(message, SUPERVISOR))
+
+
+@unhurried
+@given(st.data())
+def test_messages_without_an_event_act_as_with_one(data: st.DataObject) -> None:
+    """From any state: a host may pass known messages to ``repeat``."""
+    repeating, handling = (subscriber(STATE, config=LIVE) for _ in range(2))
+    events = [
+        RoutineReceived(data.draw(routine_messages()), data.draw(st.sampled_from(NODES)))
+        for _ in range(2)
+    ]
+    for _ in range(8):
+        step = data.draw(st.sampled_from(("messages", "messages", "messages", "tick", "state")))
+        if step == "messages":
+            event = data.draw(st.sampled_from(events))
+            effects = handling.handle(event)
+            if repeating.machine.repeat(event.messages, event.sender):
+                assert effects == []
+            else:
+                assert repeating.handle(event) == effects
+        elif step == "tick":
+            assert sent(repeating.handle(Tick())) == sent(handling.handle(Tick()))
+        else:
+            state = data.draw(subscriber_states(NODES))
+            repeating.handle(Overwritten(state))
+            handling.handle(Overwritten(state))
+        assert repeating.machine.state() == handling.machine.state()
+        assert repeating.machine.memory() == handling.machine.memory()
+
+
+def test_unknown_messages_need_an_event() -> None:
+    host = at_rest()
+    assert host.machine.repeat(FROM_A, "a")
+    assert not host.machine.repeat(FROM_A, "z")
+    assert not host.machine.repeat(FROM_A[:1], "a")
+    host.handle(Overwritten(SubscriberState(label=label("1"))))
+    assert not host.machine.repeat(FROM_A, "a")
+
+
+@unhurried
+@given(st.data())
+def test_known_configurations_act_as_new_ones(data: st.DataObject) -> None:
+    """A member that remembers configurations does what a member does that remembers nothing."""
+    remembering, fresh = (subscriber(STATE, config=LIVE) for _ in range(2))
+    configurations = [
+        CONFIGURATION,
+        data.draw(messages(NODES, (SetConfiguration,))),
+    ]
+    event = RoutineReceived(data.draw(routine_messages()), data.draw(st.sampled_from(NODES)))
+    for _ in range(8):
+        step = data.draw(st.sampled_from(("configuration", "configuration", "messages", "state")))
+        if step == "configuration":
+            chosen = Received(data.draw(st.sampled_from(configurations)), SUPERVISOR)
+            fresh.machine.ring_messages.drop_derived()
+            assert remembering.handle(chosen) == fresh.handle(chosen)
+        elif step == "messages":
+            each = [fresh.handle(Received(message, event.sender)) for message in event.messages]
+            assert remembering.handle(event) == [effect for some in each for effect in some]
+        else:
+            state = data.draw(subscriber_states(NODES))
+            remembering.handle(Overwritten(state))
+            fresh.handle(Overwritten(state))
+        assert remembering.machine.state() == fresh.machine.state()
+        assert remembering.machine.memory() == fresh.machine.memory()
+
+
+def test_known_configuration_is_acknowledged_and_changes_nothing() -> None:
+    host = at_rest()
+    assert sent(configure(host)) == sent(configure(host)) == [(SUPERVISOR, ConfigurationAck())]
+    assert host.machine.knows(Received(CONFIGURATION, SUPERVISOR))
+    assert host.machine.ring_messages.is_place_sure  # nothing is derived again
+    other = SetConfiguration(peer("001", "a"), label("01"), peer("011", "b"))
+    assert not host.machine.knows(Received(other, SUPERVISOR))
+    configure(host, other)
+    assert host.machine.right == peer("011", "b")
+    configure(host)
+    assert host.machine.right == peer("011", "z")
+
+
+def test_wrong_known_configuration_is_corrected_within_16_ticks() -> None:
+    host = at_rest()
+    other = SetConfiguration(peer("001", "a"), label("01"), peer("011", "b"))
+    host.machine.ring_messages.known_configuration = other
+    configure(host, other)
+    assert host.machine.right == peer("011", "z")
+    host.tick(16)
+    configure(host, other)
+    assert host.machine.right == peer("011", "b")
+
+
+def test_known_configuration_confirms_neighbours() -> None:
+    """It doubles the timeout of a silent neighbour, as the same configuration did before."""
+    host = at_rest()
+    configure(host)
+    thresholds = []
+    for _ in range(40):
+        host.tick()
+        configure(host)
+        thresholds.append(host.machine.silence["a"].threshold)
+    assert thresholds[0] < thresholds[-1]

@@ -137,6 +137,10 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_digest": (PART, "RingDigest"),
             "known": (DERIVED, "test_wrong_known_messages_are_corrected_within_16_ticks"),
             "known_at": (DERIVED, "test_wrong_known_messages_are_corrected_within_16_ticks"),
+            "known_configuration": (
+                DERIVED,
+                "test_wrong_known_configuration_is_corrected_within_16_ticks",
+            ),
             "known_tick": (DERIVED, "test_wrong_known_tick_is_corrected_within_16_ticks"),
             "is_place_sure": (DERIVED, "test_wrong_known_tick_is_corrected_within_16_ticks"),
             "_liveness": (PART, "NeighbourLiveness"),

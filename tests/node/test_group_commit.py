@@ -378,6 +378,43 @@ async def test_commit_without_a_waiting_caller_runs_in_a_thread() -> None:
         assert threading.current_thread() not in store.threads
 
 
+async def test_functions_of_one_iteration_share_a_commit_in_the_loop() -> None:
+    with fast() as (store, durability):
+        called: list[int] = []
+        store.write()
+        durability.call_when_durable(lambda: called.append(0))
+        store.write()
+        durability.call_when_durable(lambda: called.append(1))
+        assert not store.tried, "frames are written to the sockets first"
+        await until(lambda: called == [0, 1])
+        assert store.written == [2]
+        assert set(store.threads) == {threading.current_thread()}
+
+
+async def test_failed_commit_in_the_loop_keeps_the_functions() -> None:
+    with fast() as (store, durability):
+        called: list[int] = []
+        store.error = StoreFullError("no room")
+        store.write()
+        durability.call_when_durable(lambda: called.append(0))
+        await until(lambda: durability.failures == 1)
+        assert called == []
+        store.error = None
+        durability.on_tick()
+        await until(lambda: called == [0])
+
+
+@pytest.mark.parametrize(("name", "value"), [("waiting_bytes", INLINE_BYTES_MAX + 1)])
+async def test_functions_wait_for_a_large_commit_in_a_thread(name: str, value: int) -> None:
+    with fast() as (store, durability):
+        called: list[int] = []
+        setattr(store, name, value)
+        store.write()
+        durability.call_when_durable(lambda: called.append(0))
+        await until(lambda: called == [0])
+        assert threading.current_thread() not in store.threads
+
+
 async def test_commit_in_the_loop_does_not_overtake_a_running_one() -> None:
     with fast() as (store, durability):
         store.gate.clear()

@@ -18,9 +18,10 @@ from skipring.core.effects import Effect
 from skipring.core.events import Event, Received, Tick
 from skipring.core.messages import PublishMany, PublishNew
 from skipring.core.publications import COUNTER_BITS
+from skipring.core.replica import Replica
 from skipring.errors import StorageError, StoreFullError
 from skipring.net.addresses import supervisor_at
-from skipring.node.host import TOPICS_AT_ONCE, NodeHost
+from skipring.node.host import STARTING_FLUSHES, TOPICS_AT_ONCE, NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.testing import Cluster
 from skipring.wire.codec import encode
@@ -248,6 +249,12 @@ class RecordingLoop:
         now_s = self._time()
         return sum(not each.cancelled() and each.when() > now_s for each in self._handles)
 
+    @property
+    def next_s(self) -> float:
+        """Return the time until the next timer."""
+        running = [each.when() for each in self._handles if not each.cancelled()]
+        return min(running) - self._time()
+
 
 async def test_flush_timer_runs_only_while_a_topic_waits_for_a_flush(
     monkeypatch: pytest.MonkeyPatch,
@@ -272,6 +279,25 @@ async def test_flush_timer_runs_only_while_a_topic_waits_for_a_flush(
         assert not machine.has_to_flush
         node.dispatch(TOPIC, Tick())
         assert timers.running == 0
+    finally:
+        await node.close()
+
+
+async def test_starting_topic_is_flushed_before_the_time_of_a_busy_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A topic reads its log in short intervals, also if another topic waits for a Flush."""
+    node = NodeHost("m", NodeSettings(tick_s=3600.0, flush_s=3600.0), rng=Random(0))
+    node.subscribe("busy")
+    node.subscribe("starting")
+    timers = RecordingLoop(monkeypatch)
+    try:
+        for topic, is_starting in (("busy", False), ("starting", True), ("starting", True)):
+            monkeypatch.setattr(Replica, "is_starting", is_starting)
+            made = batch(b"x", publisher="p", topic=topic)
+            node.dispatch(topic, Received(PublishNew(made), "a"))
+        assert timers.running == 1, "one timer serves all topics"
+        assert timers.next_s <= 3600.0 / STARTING_FLUSHES
     finally:
         await node.close()
 

@@ -26,6 +26,7 @@ from skipring.core.peers import NodeId
 from skipring.errors import MessageError, WireError
 from skipring.wire import bundle as bundle_module
 from skipring.wire.bundle import (
+    KNOWN_BUNDLES_MAX,
     KNOWN_BYTES_MAX,
     KNOWN_MAX,
     MESSAGES_MAX,
@@ -143,6 +144,35 @@ def test_equal_bytes_are_decoded_once() -> None:
     assert first.is_routine
 
 
+def test_equal_bundles_are_decoded_once() -> None:
+    sent = [(f"t{number}", Digest("b", 7)) for number in range(3)]
+    first, second = (unbundle(written(*sent)[0]) for _ in range(2))
+    assert first is second
+
+
+def test_bundle_with_a_message_that_is_not_remembered_is_decoded_again() -> None:
+    sent = [("x", Digest("b", 7)), ("y", ConfigurationAck())]
+    first, second = (unbundle(written(*sent)[0]) for _ in range(2))
+    assert first is not second
+
+
+def test_equal_configurations_are_decoded_once() -> None:
+    sent = [("x", SetConfiguration(None, None, None)), ("y", ConfigurationAck())]
+    first, second = (unbundle(written(*sent)[0]).groups for _ in range(2))
+    assert first[0] is second[0]
+    assert first[1] is not second[1]
+
+
+def test_remembered_bundles_are_bounded_in_number() -> None:
+    frames = [
+        written(("x", Digest("b", number)), ("y", Digest("b", 7)))[0]
+        for number in range(KNOWN_BUNDLES_MAX + 1)
+    ]
+    first, *_ = [unbundle(each) for each in frames]
+    assert unbundle(frames[0]) is not first
+    assert unbundle(frames[-1]) is unbundle(frames[-1])
+
+
 def test_group_with_another_message_is_not_routine() -> None:
     (frame,) = written((TOPIC, Digest("b", 7)), (TOPIC, SetConfiguration(None, None, None)))
     assert not unbundle(frame).groups[0].is_routine
@@ -219,6 +249,7 @@ def test_distinct_groups_of_a_member_use_little_memory(message: SmallMessage) ->
 
 def test_remembered_groups_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle_module, "KNOWN_MAX", 3)
+    monkeypatch.setattr(bundle_module, "KNOWN_BUNDLES_MAX", 0)
     frames = [body([[f"bounded{number}", [[9, "b", 7]]]]) for number in range(4)]
     first = unbundle(frames[0]).groups[0]
     assert unbundle(frames[0]).groups[0] is first

@@ -84,13 +84,12 @@ class AntiEntropy:
         """Count one tick, maybe scrub; return True if a session is due (PublishTimeout)."""
         config, replica = self._config, self._replica
         replica.renew_credits()
-        is_reading = self._transfers.is_reading
         if replica.has_index_backlog:  # in slices: no event should take long
-            if not is_reading:
+            if not self._transfers.is_reading:
                 replica.index_some(config.hashed_ids)
             self._transfers.on_tick()
             return False
-        if scrubs and config.rules.scrub and not is_reading:
+        if scrubs and config.rules.scrub and not self._transfers.is_reading:
             self._scrub(out)
         # Memory may be corrupted: clamp counters to their valid range.
         self._patience = min(max(self._patience, config.session_ticks), config.session_ticks_max)

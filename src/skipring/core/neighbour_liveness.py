@@ -46,17 +46,22 @@ class NeighbourLiveness:
         self._watches: list[Watch] = []
         self._unheard = unheard
 
-    def unresponsive(self, neighbours: Iterable[NodeId], *, is_late: bool) -> list[NodeId]:
+    def unresponsive(self, neighbours: Sequence[NodeId], *, is_late: bool) -> list[NodeId]:
         """Count one more tick; return the neighbours to report. A late node reports none."""
         unheard = self._unheard
         if is_late:
             unheard.clear()
             return []
-        counts = {node: max(unheard.get(node, 0), HEARD) + 1 for node in neighbours}
-        if counts.keys() != unheard.keys():
-            unheard.clear()
-        unheard.update(counts)
-        return [node for node, ticks in counts.items() if ticks >= UNHEARD_TICKS]
+        silent: list[NodeId] = []
+        for node in neighbours:
+            ticks = unheard.get(node, 0)
+            unheard[node] = ticks = ticks + 1 if ticks > HEARD else 0  # memory may be corrupted
+            if ticks >= UNHEARD_TICKS:
+                silent.append(node)
+        if len(unheard) > len(neighbours):
+            for node in [each for each in unheard if each not in neighbours]:
+                del unheard[node]
+        return silent
 
     def on_heard(self, node: NodeId) -> None:
         """Reset the silence of a node that has sent a first-hand message."""

@@ -27,6 +27,7 @@ from skipring.core.messages import (
     IntroduceShortcut,
     RemoveConnections,
     RoutineMessage,
+    SetConfiguration,
 )
 from skipring.core.neighbour_liveness import NeighbourLiveness
 from skipring.core.peers import NodeId, Peer
@@ -67,6 +68,7 @@ class RingMessages:
         "is_place_sure",
         "known",
         "known_at",
+        "known_configuration",
         "known_tick",
     )
 
@@ -81,6 +83,7 @@ class RingMessages:
         # routine messages together.
         self.known: dict[NodeId, tuple[RoutineMessage, ...]] | None = None
         self.known_at: RingPlace | None = None
+        self.known_configuration: SetConfiguration | None = None  # changes nothing at this place
         self.known_tick: RingTick | None = None  # of a tick that changes nothing at this place
         self.is_place_sure = False  # False if the place may differ from ``known_at``
 
@@ -103,13 +106,18 @@ class RingMessages:
         """Drop what is known about another place."""
         place = self._derived_place()
         if self.known is None or place != self.known_at:
-            self.known, self.known_at, self.known_tick = {}, place, None
+            self.known, self.known_at = {}, place
+            self.known_tick = self.known_configuration = None
         self.is_place_sure = True
 
-    def is_known(self, event: RoutineReceived) -> bool:
+    def is_known(self, messages: tuple[RoutineMessage, ...], sender: NodeId) -> bool:
         """Return True if messages change nothing at the current place."""
         known = self.known if self.is_place_sure else None
-        return known is not None and known.get(event.sender) == event.messages
+        return known is not None and known.get(sender) == messages
+
+    def is_known_configuration(self, message: object) -> bool:
+        """Return True if a configuration changes nothing at the current place."""
+        return self.is_place_sure and message == self.known_configuration
 
     @property
     def is_at_rest(self) -> bool:
@@ -150,7 +158,7 @@ class RingMessages:
         known = self.known
         assert known is not None
         if known.get(event.sender) == messages:
-            self._on_repeated(messages)
+            self.on_repeated(messages)
             return False
         for message in messages:
             self.HANDLERS[type(message)](self, message, out)
@@ -160,17 +168,30 @@ class RingMessages:
             known[event.sender] = messages
         return not self.is_place_sure
 
-    def _on_repeated(self, messages: Iterable[RoutineMessage]) -> None:
-        """Record that the sender lives, and its digest."""
+    def on_repeated(self, messages: Iterable[RoutineMessage]) -> None:
+        """Record that the sender of known messages lives, and its digest."""
         for message in messages:
             if type(message) is CheckLabel:
                 self._liveness.on_heard(message.sender.node)
             elif type(message) is Digest:
                 self._digest.on_digest(message)
 
+    def configure(self, label: Label, message: SetConfiguration, out: Outbox) -> bool:
+        """Apply a configuration with a label; return True if the place may change."""
+        is_remembering, begin = self.known is not None, len(out)
+        if is_remembering and not self.is_place_sure:
+            self._check_place()
+        if self.is_known_configuration(message):
+            return False
+        self._ring.configure(label, message, out)
+        self.is_place_sure = is_remembering and self._derived_place() == self.known_at
+        is_quiet = self.is_place_sure and len(out) == begin
+        self.known_configuration = message if is_quiet else None
+        return not self.is_place_sure
+
     def drop_derived(self) -> None:
         """Drop the known messages: memory may be corrupted."""
-        self.known = self.known_at = self.known_tick = None
+        self.known = self.known_at = self.known_tick = self.known_configuration = None
         self.is_place_sure = False
 
     # -- handlers ----------------------------------------------------------------------------

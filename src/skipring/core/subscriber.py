@@ -37,6 +37,7 @@ from skipring.core.messages import (
     Ping,
     Pong,
     ReportUnresponsive,
+    RoutineMessage,
     SetConfiguration,
     Subscribe,
     Unsubscribe,
@@ -156,7 +157,6 @@ class Subscriber:
             if sender == SUPERVISOR and self._config.detects_failures:
                 out.send(SUPERVISOR, ConfigurationAck())  # section 3.3
             self._on_set_configuration(message, out)  # type: ignore[arg-type]
-            self._invalidate_place()
         elif kind is Ping:
             if sender == SUPERVISOR:
                 out.send(SUPERVISOR, Pong(message.nonce))  # type: ignore[union-attr]
@@ -173,6 +173,18 @@ class Subscriber:
             self._unheard[event.sender] = HEARD
         if self.ring_messages.on_routine(event, out):
             self._broadcast.invalidate_view()
+
+    def repeat(self, messages: tuple[RoutineMessage, ...], sender: NodeId) -> bool:
+        """Record routine messages that change nothing; return False if they are not known.
+
+        They need no event: ``handle`` would record the same, without effects (decision 0055).
+        """
+        if not (self.wants and self.ring_messages.is_known(messages, sender)):
+            return False
+        if sender in self._unheard:
+            self._unheard[sender] = HEARD
+        self.ring_messages.on_repeated(messages)
+        return True
 
     # -- periodic actions ------------------------------------------------------------------
 
@@ -264,10 +276,12 @@ class Subscriber:
         """Apply a configuration (Algorithm 4, SetData)."""
         if message.label is None:
             self._on_unrecorded(out)
+            self._invalidate_place()
         elif not self.wants:
             out.send(SUPERVISOR, Unsubscribe(self.node))  # S2
         else:
-            self._ring.configure(message.label, message, out)
+            if self.ring_messages.configure(message.label, message, out):
+                self._broadcast.invalidate_view()
             named = (message.pred, message.succ)
             self._liveness.confirm(peer.node for peer in named if peer is not None)
             self.replication.on_configured(out)
@@ -335,7 +349,10 @@ class Subscriber:
         """Return True if an event is a tick at rest, or known messages: it changes no edge."""
         if type(event) is Tick:
             return self.ring_messages.is_at_rest
-        return type(event) is RoutineReceived and self.ring_messages.is_known(event)
+        if isinstance(event, Received):
+            return self.wants and self.ring_messages.is_known_configuration(event.message)
+        is_routine = isinstance(event, RoutineReceived)
+        return is_routine and self.ring_messages.is_known(event.messages, event.sender)
 
     @property
     def shortcuts(self) -> Mapping[Label, NodeId | None]:

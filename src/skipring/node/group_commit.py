@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -66,6 +67,7 @@ class GroupCommit:
         self._succeeded = 0
         self._running: asyncio.Task[StorageError | None] | None = None
         self._is_requested = False  # a commit was requested while one was running
+        self._is_commit_due = False  # at the end of this loop iteration
         self.waiting_bytes = 0
         self._covered_bytes = 0  # part that the running commit covers
         # True while the node refuses publications of others until the disk catches up.
@@ -141,10 +143,23 @@ class GroupCommit:
     def call_when_durable(self, call: Callable[[], None]) -> None:
         """Call a function once all data written so far is on disk, and commit early for it.
 
-        Without a disk call it at once.
+        Without a disk call it at once. The calls of one loop iteration share a commit.
         """
         self._calls.append((self._begun + 1, call))  # the commit that covers data written now
-        self.request_commit()
+        if self._running is not None or self.error is not None:
+            self.request_commit()
+        elif not self._is_behind:
+            self._call_if_durable()
+        elif not self._is_commit_due:  # first write the frames of this iteration to the sockets
+            self._is_commit_due = True
+            asyncio.get_running_loop().call_soon(self._commit_soon)
+
+    def _commit_soon(self) -> None:
+        """Commit for waiting functions, in the event loop if that is cheap."""
+        self._is_commit_due = False
+        with suppress(StorageError):  # logged; tried again at the next tick
+            if self._store is not None and not self._commit_if_small(self._store):
+                self.request_commit()
         self._call_if_durable()
 
     def on_tick(self) -> None:

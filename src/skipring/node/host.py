@@ -37,6 +37,7 @@ from skipring.core.messages import (
     CLAIMS,
     ROUTINE_TYPES,
     GetConfiguration,
+    RoutineMessage,
     SetConfiguration,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
@@ -84,6 +85,7 @@ STARTING_FLUSHES: Final = 50  # in one flush interval
 _NEVER_DEFERRED: Final = frozenset({RoutineReceived, *SMALL_TYPES})
 DELIVERY_LOG_TICKS: Final = 8  # Guess: deliveries are telemetry, and a write takes 0.3 ms.
 
+Routine = tuple[RoutineMessage, ...]
 Deliverer = Callable[[Deliver], None]
 SyncObserver = Callable[[PeerInSync], None]
 
@@ -316,9 +318,10 @@ class NodeHost:
         """
         is_throttled, to_scrub = self.durability.is_backpressured, self._to_scrub
         clocks = self._settings.clocks()
+        ticks = [Tick(is_late, is_throttled, scrubs, *clocks) for scrubs in (False, True)]
         for topic in topics[:count]:
             if topic in self._machines:  # it may have been left
-                self.dispatch(topic, Tick(is_late, is_throttled, topic in to_scrub, *clocks))
+                self.dispatch(topic, ticks[topic in to_scrub])
         self._unticked, self._slice_timer = topics[count:], None
         if self._unticked:
             delay_s = self._settings.tick_s / (TICK_SLICES + 2)  # the timer has a jitter of 10 %
@@ -335,12 +338,17 @@ class NodeHost:
         self._trace.pack()
 
     def _flush_later(self, topic: TopicId, machine: Subscriber) -> None:
-        """Flush a topic soon; one timer serves all topics."""
+        """Flush a topic soon, a starting one sooner; one timer serves all topics."""
         self._to_flush[topic] = None
-        if self._flush_timer is None:
-            is_starting = machine.replica.is_starting
-            delay_s = self._settings.flush_s / (STARTING_FLUSHES if is_starting else 1)
-            self._flush_timer = asyncio.get_running_loop().call_later(delay_s, self._flush)
+        timer, is_starting = self._flush_timer, machine.replica.is_starting
+        if timer is not None and not is_starting:
+            return
+        loop = asyncio.get_running_loop()
+        delay_s = self._settings.flush_s / (STARTING_FLUSHES if is_starting else 1)
+        if timer is not None and timer.when() > loop.time() + delay_s:
+            timer.cancel()
+            timer = None
+        self._flush_timer = timer or loop.call_later(delay_s, self._flush)
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -383,8 +391,9 @@ class NodeHost:
         if is_watched or not group.is_routine or not group.is_claimed_by(sender):
             self.links.receive_each(sender, group)
             return
-        messages = group.messages
-        self.dispatch(group.topic, RoutineReceived(messages, sender))  # type: ignore[arg-type]
+        machine, messages = self._machines.get(group.topic), cast("Routine", group.messages)
+        if machine is None or not machine.repeat(messages, sender):
+            self.dispatch(group.topic, RoutineReceived(messages, sender))
 
     def _why_refused(self, sender: NodeId, kind: type[WireMessage]) -> str | None:
         """Return the reason why a message of this type is dropped now, or None."""
