@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -17,7 +17,9 @@ from skipring.core.events import Event, Flush, Received, Tick
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogPage
 from skipring.core.messages import (
     MESSAGE_TYPES,
+    CheckTrie,
     Held,
+    IHave,
     RemoveConnections,
     RequestHandover,
     SetConfiguration,
@@ -26,18 +28,21 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefix import ALL
 from skipring.core.replica import FAR_BEHIND, UNREAD_FACTOR
 from skipring.core.subscriber import Subscriber
-from skipring.core.summaries import RangeSummary
+from skipring.core.summaries import SHORT_BYTES, RangeSummary
 from skipring.core.trie import PublicationTrie
 from skipring.node.group_commit import opened
 from skipring.node.host import NodeHost
+from skipring.observability.clock import BEATS, LoopPause
 from skipring.rpc.client import RpcClient
 from skipring.storage.store import LogStore
+from skipring.wire.codec import encode
 from skipring.wire.rpc import GetNodeStatus, NodeStatus
 from tests.support.batches import batch
-from tests.support.rings import TOPIC, live_ring, until
+from tests.support.rings import TOPIC, LiveRing, live_ring, until
 from tests.wire.samples import SAMPLES
 
-COUNT = 200_000  # batches of one record
+TURNS_PER_MESSAGE = 16
+BEAT_S = 0.005
 ANSWER_S = 60.0  # the other member stores the history in the same loop
 FLUSH_S = 3600.0  # the test requests each slice
 
@@ -72,10 +77,10 @@ class Slices:
         monkeypatch.setattr(NodeHost, "dispatch", recorded)
 
 
-def fill(directory: Path) -> None:
+def fill(directory: Path, count: int) -> None:
     with LogStore.open(directory) as store:
         log = store.log(TOPIC)
-        for first in range(COUNT):
+        for first in range(count):
             log.append(batch(b"history", publisher="p", first=first, topic=TOPIC))
         store.commit()
 
@@ -86,11 +91,21 @@ def machine_of(node: NodeHost) -> Subscriber:
     return machine
 
 
-@pytest.mark.heavy
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(200_000, marks=pytest.mark.heavy),
+        pytest.param(1_000_000, marks=pytest.mark.slow),
+    ],
+)
 async def test_node_joins_and_serves_while_its_log_is_indexed_in_slices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    count: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    fill(tmp_path)
+    """The node joins and serves first, then indexes while another member sends messages."""
+    fill(tmp_path, count)
     config = ProtocolConfig.live()
     async with live_ring("other") as ring:
         ring.settings = replace(ring.settings, config=config, flush_s=FLUSH_S)
@@ -102,15 +117,22 @@ async def test_node_joins_and_serves_while_its_log_is_indexed_in_slices(
             node.ticker.stop()  # a tick indexes a slice, too
             await ring.publish("large", b"fresh")
             await until(lambda: b"fresh" in ring.delivered["other"])
-            await serves(node)
+            await serves(node, count)
             forge(node)
-            for _ in range(8 * COUNT // config.hashed_ids):
+            pause, before = LoopPause(BEAT_S * BEATS), node.links.traffic["frames_received"]
+            pause.start()
+            for turn in range(8 * count // config.hashed_ids):
+                if turn % TURNS_PER_MESSAGE == 0:
+                    await send_all(ring)
                 node.dispatch(TOPIC, Tick())
                 node.dispatch(TOPIC, Flush())
                 await asyncio.sleep(0)
+            pause.stop()
+            record_property("longest_pause_ms", round(1000 * pause.longest_s))
+            assert node.links.traffic["frames_received"] - before > 10, "of the other member"
             assert not replica.is_behind
-            assert len(replica.indexed_trie) == replica.count == COUNT + 1
-            assert sum(slices.by_event) >= COUNT
+            assert len(replica.indexed_trie) == replica.count > count
+            assert sum(slices.by_event) >= count
             await ring.kill("large")
     first, *others = slices.by_event
     assert first == FAR_BEHIND, "the log is opened with one larger slice"
@@ -130,7 +152,19 @@ def forge(node: NodeHost) -> None:
     assert replica.is_starting, "no message indexes the log"
 
 
-async def serves(node: NodeHost) -> None:
+async def send_all(ring: LiveRing) -> None:
+    """Let the other member publish, and send announcements, claims and requests for the log."""
+    other = ring.nodes["other"]
+    await ring.publish("other", b"news")
+    for message in (
+        IHave("other", b"\x01" * SHORT_BYTES, b"\x01"),
+        CheckTrie("other", (RangeSummary.make(ALL),)),
+        FetchLog(1, "", 0, 0, 1000, 0, 0, contents=True),
+    ):
+        other.links.send("large", encode(TOPIC, message))
+
+
+async def serves(node: NodeHost, count: int) -> None:
     """Request a status, and the end of the log with contents."""
     async with RpcClient(["127.0.0.1:1"], rng=Random(1)) as client:
         client.book.learn({node.name: node.address})
@@ -145,4 +179,4 @@ async def serves(node: NodeHost) -> None:
         assert machine_of(node).replica.is_starting, "all this happened while the log was read"
         status = await client.request(TOPIC, node.name, GetNodeStatus, NodeStatus, ANSWER_S)
         assert isinstance(status, NodeStatus)
-        assert (status.count, status.end) == (COUNT + 1, COUNT + 1)
+        assert (status.count, status.end) == (count + 1, count + 1)

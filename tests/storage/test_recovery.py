@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 from contextlib import closing
 from errno import EIO, ENOSPC
 from pathlib import Path
-from zlib import crc32
 
 import pytest
-from msgspec import msgpack
+from msgspec.structs import replace
 
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.limits import is_same_chain
@@ -20,13 +18,15 @@ from skipring.errors import StorageError
 from skipring.storage import recovery, topic_log
 from skipring.storage import segment as segment_module
 from skipring.storage.recovery import LoadedSegment, load_segment
-from skipring.storage.segment import FileCache, segment_name
+from skipring.storage.segment import FileCache, read_footer, segment_name
 from skipring.storage.segment_format import (
     HEADER_BYTES_MAX,
     HEADERS,
     START_OF_CHAIN,
     SegmentHeader,
+    encode_footer,
 )
+from skipring.storage.statistics import SegmentStatistics
 from skipring.storage.topic_directory import QUARANTINE, RECORD_FILE
 from tests.storage.logs import (
     HEADER,
@@ -510,6 +510,20 @@ def test_footer_of_changed_length_is_not_used(path: Path) -> None:
     assert load(path).lost == [(2, 4)]
 
 
+def test_footer_whose_statistics_do_not_fit_its_ids_is_not_used(path: Path) -> None:
+    """Wrong statistics would hide entries from reads."""
+    segment_file(path, *ENTRIES)
+    sealed(path)
+    with closing(FileCache(os.O_RDONLY)) as files:
+        footer = read_footer(files, path, path.stat().st_size)
+    assert footer is not None
+    short = SegmentStatistics(footer.statistics.tags[1:], 5, 6)
+    data = path.read_bytes()[: footer.at]
+    path.write_bytes(data + encode_footer(replace(footer, statistics=short)))
+    assert not load(path).segment.footer_bytes
+    assert indexed(path) == [0, 2, 4, 6, 8]
+
+
 def test_inserted_bytes_lose_no_entry(path: Path) -> None:
     places = segment_file(path, *ENTRIES)
     data = path.read_bytes()
@@ -697,19 +711,6 @@ def test_log_continues_at_low_if_its_files_end_before(tmp_path: Path, is_all_los
         assert offsets(store.log(NEWS)) == expected
         epoch = store.log(NEWS).epoch
     assert state(tmp_path) == (expected, low + 40, epoch)
-
-
-def test_record_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    path = made(tmp_path, 20)
-    before = state(tmp_path)
-    with opened(tmp_path) as store:
-        log = store.log(NEWS)
-        fields = (NEWS, log.store, log.epoch, [])
-    data = msgpack.encode(fields)
-    header = struct.pack("<8sII", b"skiptop1", len(data), crc32(data))
-    (path / RECORD_FILE).write_bytes(header + data)
-    assert state(tmp_path) == before
-    assert (path / RECORD_FILE).read_bytes() == header + data
 
 
 def test_numbers_of_deleted_segments_are_not_issued_again(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from skipring.storage.segment_format import (
     entry_bytes,
     footer_bytes,
 )
+from skipring.storage.statistics import SegmentStatistics
 from skipring.storage.topic_log import next_chain
 from tests.storage.logs import SESSION, batch
 
@@ -45,6 +46,7 @@ def footer() -> SegmentFooter:
         chain=b"e" * 16,
         owner="a",
         newest=[8],
+        statistics=SegmentStatistics(b"t", 5, 6),
     )
 
 

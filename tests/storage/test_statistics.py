@@ -108,7 +108,6 @@ def test_every_match_is_selected_once_and_in_order(
 def test_segment_outside_the_wanted_times_is_skipped(times: range, is_possible: bool) -> None:
     statistics = statistics_of([batch(1, 20, 10), batch(2, 0, 0), batch(3, 30)])
     stored = statistics.stored()
-    assert stored is not None
     assert (stored.earliest, stored.latest) == (10, 30)
     positions = array("I", [0, 50, 100])
     wanted = EntryFilter(times=times)
@@ -126,30 +125,13 @@ def test_statistics_survive_the_footer_and_continue() -> None:
     assert restored.stored() == statistics_of(batches).stored()
 
 
-def test_footer_without_statistics_excludes_nothing_but_other_ids() -> None:
-    batches = [batch(number) for number in range(40)]
-    ids = b"".join(each.id for each in batches)
-    short = SegmentStatistics(b"one", 5, 6)  # of another number of entries
-    for stored in (None, short):
-        found = EntryStatistics.of(ids, stored)
-        found.extend(statistics_of([batch(40)]))
-        assert found.stored() is None
-        everyone = EntryFilter(publishers=frozenset({"p1"}), times=range(1_000, 1_001))
-        positions = array("I", range(41))
-        assert all_selected(found, positions, everyone) == list(range(41))
-        low = EntryFilter(range(128))
-        assert all_selected(found, positions, low) == [
-            number for number, each in enumerate([*batches, batch(40)]) if each.id[0] < 128
-        ]
-
-
 def test_batch_with_an_unreadable_body_has_every_time() -> None:
     found = statistics_of([replace(batch(7), body=b"\xc1")])
     assert (found.earliest, found.latest) == (0, NUMBER_MAX)
 
 
 def test_search_is_limited_to_a_window() -> None:
-    found = EntryStatistics(bytearray(3 * WINDOW_ENTRIES), None)
+    found = EntryStatistics(bytearray(3 * WINDOW_ENTRIES), bytearray(3 * WINDOW_ENTRIES))
     wanted = EntryFilter(range(9, 10))
     positions = array("I", range(3 * WINDOW_ENTRIES))
     assert found.selected(positions, 5, 1000, wanted) == ([], 5 + WINDOW_ENTRIES)

@@ -72,7 +72,10 @@ def is_reserved(records: Sequence[BatchRecord]) -> bool:
     >>> is_reserved([BatchRecord(b"", key=b"k")])
     False
     """
-    return len(records) == 1 and (records[0].key or b"").startswith(RESERVED)
+    if len(records) != 1:
+        return False
+    key = records[0].key
+    return key is not None and key.startswith(RESERVED)  # this is the hot path
 
 
 def check_record(record: BatchRecord) -> None:

@@ -351,8 +351,9 @@ class Subscriber:
             return self.ring_messages.is_at_rest
         if isinstance(event, Received):
             return self.wants and self.ring_messages.is_known_configuration(event.message)
-        is_routine = isinstance(event, RoutineReceived)
-        return is_routine and self.ring_messages.is_known(event.messages, event.sender)
+        if isinstance(event, RoutineReceived):
+            return self.ring_messages.is_known(event.messages, event.sender)
+        return False
 
     @property
     def shortcuts(self) -> Mapping[Label, NodeId | None]:

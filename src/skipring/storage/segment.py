@@ -416,7 +416,10 @@ def read_footer(files: FileCache, path: Path, file_bytes: int) -> SegmentFooter 
     size = footer_bytes(files.read(path, TRAILER_BYTES, max(0, file_bytes - TRAILER_BYTES)))
     at = file_bytes - size
     found = FOOTERS.decode(files.read(path, size, at)) if 0 <= at < file_bytes else None
-    return found[0] if found is not None and found[0].at == at else None
+    if found is None or found[0].at != at:
+        return None
+    footer = found[0]
+    return footer if len(footer.ids) == ID_BYTES * len(footer.statistics.tags) else None
 
 
 def segment_name(start: int) -> str:

@@ -88,7 +88,7 @@ class SegmentFooter(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     chain: bytes  # running digest after the last entry
     owner: NodeId  # the node of the store
     newest: list[int]  # the newest number of each incarnation of the owner
-    statistics: SegmentStatistics | None = None  # not in footers of older versions
+    statistics: SegmentStatistics
 
 
 _ENCODER: Final = msgpack.Encoder()

@@ -1,8 +1,8 @@
 """Statistics of the entries of a segment: a read with a filter skips entries and whole segments.
 
 Memory holds two bytes per entry: the first byte of its id and a tag of its publisher. The times of
-a segment are one range. A damaged statistic can only hide entries, so a footer with one is read as
-one without statistics.
+a segment are one range. A wrong statistic could hide entries, so a footer whose statistics do not
+fit its ids is rebuilt by a scan.
 """
 
 from __future__ import annotations
@@ -46,57 +46,45 @@ class EntryStatistics(Struct, eq=False):
     """Statistics of the entries of one segment, in their order."""
 
     firsts: bytearray = field(default_factory=bytearray)  # first bytes of ids
-    tags: bytearray | None = field(default_factory=bytearray)  # None: unknown
+    tags: bytearray = field(default_factory=bytearray)  # of publishers
     earliest: int = NUMBER_MAX
     latest: int = 0
 
     @classmethod
-    def of(cls, ids: bytes, stored: SegmentStatistics | None) -> Self:
-        """Return the statistics in a footer; a footer of an older version has only ids."""
+    def of(cls, ids: bytes, stored: SegmentStatistics) -> Self:
+        """Return the statistics in a footer."""
         firsts = bytearray(ids[::ID_BYTES])
-        if stored is None or len(stored.tags) != len(firsts):
-            return cls(firsts, None, 0, NUMBER_MAX)
         return cls(firsts, bytearray(stored.tags), stored.earliest, stored.latest)
 
     def add(self, batch: RecordBatch) -> None:
         """Add the entry of a batch."""
         self.firsts.append(batch.id[0])
-        if self.tags is not None:
-            self.tags.append(publisher_tag(batch.publisher))
+        self.tags.append(publisher_tag(batch.publisher))
         earliest, latest = _times(batch.body)
         self._widen(earliest, latest)
 
     def add_gap(self) -> None:
         """Add an entry without a batch, which no read selects."""
         self.firsts.append(0)
-        if self.tags is not None:
-            self.tags.append(0)
+        self.tags.append(0)
 
     def copy(self, other: EntryStatistics, number: int) -> None:
         """Add an entry of other statistics; their times include its times."""
         self.firsts.append(other.firsts[number])
-        if other.tags is None:
-            self.tags = None
-        if self.tags is not None and other.tags is not None:
-            self.tags.append(other.tags[number])
+        self.tags.append(other.tags[number])
         self._widen(other.earliest, other.latest)
 
     def extend(self, other: EntryStatistics) -> None:
         """Add entries that follow."""
         self.firsts += other.firsts
-        if self.tags is not None and other.tags is not None:
-            self.tags += other.tags
-        else:
-            self.tags = None
+        self.tags += other.tags
         self._widen(other.earliest, other.latest)
 
     def _widen(self, earliest: int, latest: int) -> None:
         self.earliest, self.latest = min(self.earliest, earliest), max(self.latest, latest)
 
-    def stored(self) -> SegmentStatistics | None:
-        """Return the content of a footer; None if it is unknown."""
-        if self.tags is None:
-            return None
+    def stored(self) -> SegmentStatistics:
+        """Return the content of a footer."""
         return SegmentStatistics(bytes(self.tags), self.earliest, self.latest)
 
     def selected(
@@ -147,7 +135,7 @@ class EntryStatistics(Struct, eq=False):
     def _marks(self, first: int, stop: int, wanted: EntryFilter) -> bytes:
         """Return a byte for each entry: 1 if it may match."""
         marks = bytes(self.firsts[first:stop].translate(_marked(wanted.firsts)))
-        if self.tags is None or (wanted.publishers is None and wanted.tags == ANY_BYTE):
+        if wanted.publishers is None and wanted.tags == ANY_BYTE:
             return marks
         tagged = _tagged(wanted.publishers, wanted.tags)
         return _both(marks, self.tags[first:stop].translate(tagged))

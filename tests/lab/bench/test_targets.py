@@ -73,6 +73,9 @@ def test_row_shows_its_target_and_by_how_much_it_is_reached() -> None:
     assert found["cpu_nats_over_skipring_n64"]["reached"] == pytest.approx(1 / 3.5, abs=0.01)
     assert found["p50_ms_lone"]["value"] == 3
     assert "reached" not in found["p50_ms_lone"]
+    assert found["cpu_nats_over_skipring_n64"]["aim"] == 5
+    assert found["cpu_nats_over_skipring_n64"]["aim_reached"] == pytest.approx(1 / 5, abs=0.01)
+    assert "aim" not in found["start_single_cpu_s"]
 
 
 @pytest.mark.parametrize(

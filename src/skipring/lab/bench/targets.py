@@ -361,8 +361,10 @@ def target_row(target: Target, results: Results) -> Row | None:
     ]
     row |= {"repeats": len(values), **spread("value", values)}
     if target.bound is not None:
-        goal = target.bound.goal
+        goal, aim = target.bound.goal, target.bound.aim
         row |= {"target_value": goal, "reached": target.bound.reached(row["value"], goal)}
+        if aim is not None:
+            row |= {"aim": aim, "aim_reached": target.bound.reached(row["value"], aim)}
     return row
 
 
