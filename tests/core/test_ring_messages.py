@@ -195,7 +195,7 @@ def test_messages_without_an_event_act_as_with_one(data: st.DataObject) -> None:
         if step == "messages":
             event = data.draw(st.sampled_from(events))
             effects = handling.handle(event)
-            if repeating.machine.repeat(event.messages, event.sender):
+            if repeating.machine.repeat(event):
                 assert effects == []
             else:
                 assert repeating.handle(event) == effects
@@ -211,11 +211,11 @@ def test_messages_without_an_event_act_as_with_one(data: st.DataObject) -> None:
 
 def test_unknown_messages_need_an_event() -> None:
     host = at_rest()
-    assert host.machine.repeat(FROM_A, "a")
-    assert not host.machine.repeat(FROM_A, "z")
-    assert not host.machine.repeat(FROM_A[:1], "a")
+    assert host.machine.repeat(RoutineReceived(FROM_A, "a"))
+    assert not host.machine.repeat(RoutineReceived(FROM_A, "z"))
+    assert not host.machine.repeat(RoutineReceived(FROM_A[:1], "a"))
     host.handle(Overwritten(SubscriberState(label=label("1"))))
-    assert not host.machine.repeat(FROM_A, "a")
+    assert not host.machine.repeat(RoutineReceived(FROM_A, "a"))
 
 
 @unhurried

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 from msgspec import Struct
 
 from skipring.core.effects import Effect, Outbox
-from skipring.core.events import RoutineReceived
+from skipring.core.events import Event, Received, RoutineReceived, Tick
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,
@@ -110,14 +110,30 @@ class RingMessages:
             self.known_tick = self.known_configuration = None
         self.is_place_sure = True
 
-    def is_known(self, messages: tuple[RoutineMessage, ...], sender: NodeId) -> bool:
-        """Return True if messages change nothing at the current place."""
-        known = self.known if self.is_place_sure else None
-        return known is not None and known.get(sender) == messages
+    def knows(self, event: Event) -> bool:
+        """Return True if an event is a tick at rest, or known messages: it changes no edge."""
+        if not self.is_place_sure:
+            return False
+        match event:
+            case RoutineReceived():
+                return self.known is not None and self.known.get(event.sender) == event.messages
+            case Tick():
+                return self.is_at_rest
+            case Received():
+                return event.message == self.known_configuration
+            case _:
+                return False
 
-    def is_known_configuration(self, message: object) -> bool:
-        """Return True if a configuration changes nothing at the current place."""
-        return self.is_place_sure and message == self.known_configuration
+    def repeat(self, event: RoutineReceived) -> bool:
+        """Record messages that change nothing; return False if they are not known.
+
+        ``on_routine`` would record the same, without effects.
+        """
+        known = self.known if self.is_place_sure else None
+        if known is None or known.get(event.sender) != event.messages:
+            return False
+        self._on_repeated(event.messages)
+        return True
 
     @property
     def is_at_rest(self) -> bool:
@@ -158,7 +174,7 @@ class RingMessages:
         known = self.known
         assert known is not None
         if known.get(event.sender) == messages:
-            self.on_repeated(messages)
+            self._on_repeated(messages)
             return False
         for message in messages:
             self.HANDLERS[type(message)](self, message, out)
@@ -168,7 +184,7 @@ class RingMessages:
             known[event.sender] = messages
         return not self.is_place_sure
 
-    def on_repeated(self, messages: Iterable[RoutineMessage]) -> None:
+    def _on_repeated(self, messages: Iterable[RoutineMessage]) -> None:
         """Record that the sender of known messages lives, and its digest."""
         for message in messages:
             if type(message) is CheckLabel:
@@ -181,7 +197,7 @@ class RingMessages:
         is_remembering, begin = self.known is not None, len(out)
         if is_remembering and not self.is_place_sure:
             self._check_place()
-        if self.is_known_configuration(message):
+        if self.is_place_sure and message == self.known_configuration:
             return False
         self._ring.configure(label, message, out)
         self.is_place_sure = is_remembering and self._derived_place() == self.known_at

@@ -37,7 +37,6 @@ from skipring.core.messages import (
     Ping,
     Pong,
     ReportUnresponsive,
-    RoutineMessage,
     SetConfiguration,
     Subscribe,
     Unsubscribe,
@@ -157,9 +156,8 @@ class Subscriber:
             if sender == SUPERVISOR and self._config.detects_failures:
                 out.send(SUPERVISOR, ConfigurationAck())  # section 3.3
             self._on_set_configuration(message, out)  # type: ignore[arg-type]
-        elif kind is Ping:
-            if sender == SUPERVISOR:
-                out.send(SUPERVISOR, Pong(message.nonce))  # type: ignore[union-attr]
+        elif kind is Ping and sender == SUPERVISOR:
+            out.send(SUPERVISOR, Pong(message.nonce))  # type: ignore[union-attr]
         else:
             self.replication.on_message(event, out, is_member=is_member)
 
@@ -174,17 +172,12 @@ class Subscriber:
         if self.ring_messages.on_routine(event, out):
             self._broadcast.invalidate_view()
 
-    def repeat(self, messages: tuple[RoutineMessage, ...], sender: NodeId) -> bool:
-        """Record routine messages that change nothing; return False if they are not known.
-
-        They need no event: ``handle`` would record the same, without effects (decision 0055).
-        """
-        if not (self.wants and self.ring_messages.is_known(messages, sender)):
-            return False
-        if sender in self._unheard:
-            self._unheard[sender] = HEARD
-        self.ring_messages.on_repeated(messages)
-        return True
+    def repeat(self, event: RoutineReceived) -> bool:
+        """Record routine messages that need no handling (decision 0055); return False if new."""
+        is_known = self.wants and self.ring_messages.repeat(event)
+        if is_known and event.sender in self._unheard:
+            self._unheard[event.sender] = HEARD
+        return is_known
 
     # -- periodic actions ------------------------------------------------------------------
 
@@ -282,8 +275,7 @@ class Subscriber:
         else:
             if self.ring_messages.configure(message.label, message, out):
                 self._broadcast.invalidate_view()
-            named = (message.pred, message.succ)
-            self._liveness.confirm(peer.node for peer in named if peer is not None)
+            self._liveness.confirm(p.node for p in (message.pred, message.succ) if p is not None)
             self.replication.on_configured(out)
 
     def _on_unrecorded(self, out: Outbox) -> None:
@@ -347,13 +339,7 @@ class Subscriber:
 
     def knows(self, event: Event) -> bool:
         """Return True if an event is a tick at rest, or known messages: it changes no edge."""
-        if type(event) is Tick:
-            return self.ring_messages.is_at_rest
-        if isinstance(event, Received):
-            return self.wants and self.ring_messages.is_known_configuration(event.message)
-        if isinstance(event, RoutineReceived):
-            return self.ring_messages.is_known(event.messages, event.sender)
-        return False
+        return self.ring_messages.knows(event)
 
     @property
     def shortcuts(self) -> Mapping[Label, NodeId | None]:
@@ -437,10 +423,7 @@ class Subscriber:
         return memory if memory != SubscriberMemory() else None
 
     def _load(self, state: SubscriberState) -> None:
-        """Replace the state, which may be corrupted; the publications are those of the log.
-
-        Without a memory, the variables that belong to it stay unchanged.
-        """
+        """Replace the state, which may be corrupted, but not the log; no memory replaces none."""
         self.wants = state.member
         me = Peer(state.label, self.node) if state.label is not None else None
         self._ring.load(me, state.left, state.right, state.ring)

@@ -37,7 +37,6 @@ from skipring.core.messages import (
     CLAIMS,
     ROUTINE_TYPES,
     GetConfiguration,
-    RoutineMessage,
     SetConfiguration,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
@@ -85,7 +84,6 @@ STARTING_FLUSHES: Final = 50  # in one flush interval
 _NEVER_DEFERRED: Final = frozenset({RoutineReceived, *SMALL_TYPES})
 DELIVERY_LOG_TICKS: Final = 8  # Guess: deliveries are telemetry, and a write takes 0.3 ms.
 
-Routine = tuple[RoutineMessage, ...]
 Deliverer = Callable[[Deliver], None]
 SyncObserver = Callable[[PeerInSync], None]
 
@@ -340,15 +338,14 @@ class NodeHost:
     def _flush_later(self, topic: TopicId, machine: Subscriber) -> None:
         """Flush a topic soon, a starting one sooner; one timer serves all topics."""
         self._to_flush[topic] = None
-        timer, is_starting = self._flush_timer, machine.replica.is_starting
-        if timer is not None and not is_starting:
-            return
-        loop = asyncio.get_running_loop()
+        loop, is_starting = asyncio.get_running_loop(), machine.replica.is_starting
         delay_s = self._settings.flush_s / (STARTING_FLUSHES if is_starting else 1)
-        if timer is not None and timer.when() > loop.time() + delay_s:
+        timer = self._flush_timer
+        if timer is not None and (not is_starting or timer.when() <= loop.time() + delay_s):
+            return
+        if timer is not None:
             timer.cancel()
-            timer = None
-        self._flush_timer = timer or loop.call_later(delay_s, self._flush)
+        self._flush_timer = loop.call_later(delay_s, self._flush)
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -391,9 +388,10 @@ class NodeHost:
         if is_watched or not group.is_routine or not group.is_claimed_by(sender):
             self.links.receive_each(sender, group)
             return
-        machine, messages = self._machines.get(group.topic), cast("Routine", group.messages)
-        if machine is None or not machine.repeat(messages, sender):
-            self.dispatch(group.topic, RoutineReceived(messages, sender))
+        machine = self._machines.get(group.topic)
+        event = RoutineReceived(group.messages, sender)  # type: ignore[arg-type]
+        if machine is None or not machine.repeat(event):
+            self.dispatch(group.topic, event)
 
     def _why_refused(self, sender: NodeId, kind: type[WireMessage]) -> str | None:
         """Return the reason why a message of this type is dropped now, or None."""
