@@ -80,8 +80,7 @@ TICK_SLICES: Final = 16  # Guess: with 1,000 topics a group takes 2 ms of the lo
 TOPICS_AT_ONCE: Final = 16  # Guess: fewer topics tick together, and scrub at a tick.
 # Guess: slices that index a large log after a start take 8 ms each; the loop serves in between.
 STARTING_FLUSHES: Final = 50  # in one flush interval
-# No message of these types leaves work for a Flush.
-_NEVER_DEFERRED: Final = frozenset({RoutineReceived, *SMALL_TYPES})
+_NEVER_DEFERRED: Final = frozenset({RoutineReceived, *SMALL_TYPES})  # need no Flush
 DELIVERY_LOG_TICKS: Final = 8  # Guess: deliveries are telemetry, and a write takes 0.3 ms.
 
 Deliverer = Callable[[Deliver], None]
@@ -161,9 +160,8 @@ class NodeHost:
             has_disk=self._has_disk,
         )
         self.drain, self.unsubscribe = self.departures.drain, self.departures.unsubscribe
-        find = partial(
-            self._sender.send_message, to=SUPERVISOR, message=FindMembers(0, LOCATED_MAX)
-        )
+        question = FindMembers(0, LOCATED_MAX)
+        find = partial(self._sender.send_message, to=SUPERVISOR, message=question)
         self.replications = Replications(topics, dispatch, find, tick_s)
         own = Publisher(dispatch, self.durability, self.departures, self.logs)
         self.publish, self.submit, self.resend = own.publish, own.submit, own.resend
@@ -201,9 +199,8 @@ class NodeHost:
         self.ticker.stop()
         self._requests.close()
         await self.links.close()
-        for timer in (self._flush_timer, self._slice_timer):  # last: a message may start one
-            if timer is not None:
-                timer.cancel()
+        for timer in filter(None, (self._flush_timer, self._slice_timer)):  # they start last
+            timer.cancel()
         with suppress(StorageError):  # anti-entropy fetches lost publications again
             await self.durability.wait_durable()
         await self._trace_writes.close()
@@ -260,9 +257,8 @@ class NodeHost:
             machine = self._machines.get(topic)
         else:
             effects = machine.handle(event)
-        if kind in _NEVER_DEFERRED or topic in self._to_flush:
-            return effects
-        if machine is not None and machine.has_to_flush:
+        may_wait = kind not in _NEVER_DEFERRED and topic not in self._to_flush
+        if may_wait and machine is not None and machine.has_to_flush:
             self._flush_later(topic, machine)
         return effects
 
@@ -276,8 +272,7 @@ class NodeHost:
                     self._overlapping += self._machines[topic].replica.overlaps(batch)
         if self.arrivals.watched:
             self.arrivals.on_delivered(topic, delivery)
-        receiver = self._receivers.get(topic)
-        if receiver is not None:
+        if (receiver := self._receivers.get(topic)) is not None:
             receiver[0](delivery)
 
     def _on_unsubscribed(self, topic: TopicId) -> None:
@@ -315,8 +310,8 @@ class NodeHost:
         The messages of a group to one peer share a write.
         """
         is_throttled, to_scrub = self.durability.is_backpressured, self._to_scrub
-        clocks = self._settings.clocks()
-        ticks = [Tick(is_late, is_throttled, scrubs, *clocks) for scrubs in (False, True)]
+        times = self._settings.clocks()
+        ticks = [Tick(is_late, is_throttled, scrubs, *times) for scrubs in (False, True)]
         for topic in topics[:count]:
             if topic in self._machines:  # it may have been left
                 self.dispatch(topic, ticks[topic in to_scrub])
@@ -338,14 +333,13 @@ class NodeHost:
     def _flush_later(self, topic: TopicId, machine: Subscriber) -> None:
         """Flush a topic soon, a starting one sooner; one timer serves all topics."""
         self._to_flush[topic] = None
-        loop, is_starting = asyncio.get_running_loop(), machine.replica.is_starting
-        delay_s = self._settings.flush_s / (STARTING_FLUSHES if is_starting else 1)
-        timer = self._flush_timer
-        if timer is not None and (not is_starting or timer.when() <= loop.time() + delay_s):
-            return
-        if timer is not None:
-            timer.cancel()
-        self._flush_timer = loop.call_later(delay_s, self._flush)
+        is_starting = machine.replica.is_starting
+        if self._flush_timer is not None and is_starting:  # another topic may have a long delay
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        if self._flush_timer is None:
+            delay_s = self._settings.flush_s / (STARTING_FLUSHES if is_starting else 1)
+            self._flush_timer = asyncio.get_running_loop().call_later(delay_s, self._flush)
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -447,8 +441,7 @@ class NodeHost:
 
     def incompleteness(self, topic: TopicId) -> str | None:
         """Return why a member may lack publications that others have, or None."""
-        machine = self._topics.machine(topic)
-        return incompleteness(machine) if machine is not None else None
+        return incompleteness(found) if (found := self._topics.machine(topic)) else None
 
     @property
     def topics(self) -> list[TopicId]:
