@@ -26,6 +26,7 @@ from skipring.core.log_messages import (
     Reason,
     StoreId,
     SurveyDigests,
+    TermsDigest,
 )
 from skipring.core.messages import (
     CHARTERS_MAX,
@@ -201,6 +202,7 @@ def message_leaves(nodes: Sequence[NodeId]) -> Mapping[object, SearchStrategy[An
         StoreId: st.sampled_from(["", "5eed"]),
         Reason: st.sampled_from(["busy", "not a member of the topic"]),
         ChainValue: st.sampled_from([b"", bytes(12)]),
+        TermsDigest: st.sampled_from([b"", bytes(8)]),
         SurveyDigests: st.just(()),
         IHave: _about_ids(IHave, node),
         Want: _about_ids(Want, node),
