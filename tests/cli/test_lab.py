@@ -85,7 +85,7 @@ def test_spark_error_in_a_report_is_one_sentence(
     def fail(*given: object) -> None:
         raise Py4JError("java.lang.RuntimeException: runs/chunk-000000.parquet is no Parquet")
 
-    (tmp_path / "lab.json").write_text('{"format": "skipring-lab/2"}')
+    (tmp_path / "lab.json").write_text('{"format": "skipring-lab/3"}')
     monkeypatch.setattr(report, "write_report", fail)
     result = lab("report", tmp_path)
     assert isinstance(result.exception, SkipringError)

@@ -14,6 +14,7 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.labels import CIRCLE, Label
@@ -44,6 +45,7 @@ from skipring.sim.engine import World
 from skipring.sim.schedulers import SCHEDULERS, run_rounds
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.snapshot import publications_in
+from tests.paper.pseudocode import Tuple
 from tests.paper.readings import READINGS
 from tests.paper.steps import (
     METHODS,
@@ -54,6 +56,7 @@ from tests.paper.steps import (
     core_supervisor_step,
     paper_step,
     paper_supervisor_step,
+    transcribed,
     without_additions,
 )
 from tests.paper.transcribed_ring import TranscribedRing
@@ -79,6 +82,8 @@ HEALED = (
     *("A00", "A05", "A06", "A07", "A08", "A09", "A09b", "A10", "A11", "A12", "A13", "A20", "A21"),
     *("A22", "A30", "A31", "A32", "A37", "A41", "A42", "A43", "A44"),
 )
+L1 = Label.nth(1)
+MESSAGES_MAX = 2000  # in flight in a ring of 8
 STEPS = 6000  # Measured: the rarest difference shows once in 4000 steps.
 
 
@@ -310,6 +315,28 @@ def test_ring_of_literal_transcriptions_heals_stale_shortcuts(n: int) -> None:
     for seed in range(2):
         start = ADVERSARIES["A12"].build(n, Random(f"A12/{seed}"))
         assert TranscribedRing(start, seed).rounds_to_legitimate(60) is not None
+
+
+def test_literal_pseudocode_forwards_an_equal_label_to_both_sides() -> None:
+    """Algorithm 1: label_v <= u.left, and u.right <= label_v; neither is an "else" of the other."""
+    state = SubscriberState(label=L1, left=Peer(L1, "a"), right=Peer(L1, "b"))
+    u = transcribed("m", state, frozenset())
+    u.linearize(Tuple(L1.bits, "c"))
+    assert [(to, name) for to, name, _ in u.sent] == [("a", "Linearize"), ("b", "Linearize")]
+    assert {(u.left, u.right)} == {(Tuple(L1.bits, "a"), Tuple(L1.bits, "b"))}
+
+
+def test_ring_of_literal_transcriptions_multiplies_messages_where_labels_are_equal() -> None:
+    """A14 with a valid database; after the first rounds each round has more messages."""
+    start = ADVERSARIES["A14"].build(8, Random("A14/1"))
+    names = [Label.nth(index).bits for index in range(8)]
+    database = tuple(zip(names, sorted(start.subscribers), strict=True))
+    ring = TranscribedRing(replace(start, supervisor=SupervisorState(database=database)), seed=1)
+    for _ in range(40):
+        if len(ring.channels) > MESSAGES_MAX:
+            break
+        ring.run_round()
+    assert len(ring.channels) > MESSAGES_MAX
 
 
 @pytest.mark.parametrize("code", ["A18", "A36"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
-from typing import assert_never
+from sys import maxsize
+from typing import Final, assert_never
 
 from msgspec.structs import replace
 
@@ -101,6 +102,15 @@ _TICK = Tick()
 _FLUSH = Flush()
 
 
+# Messages in flight for each subscriber at which a run ends. Measured: runs of mode paper that heal
+# have at most 22; Algorithm 1 can multiply messages without end (decision 0061).
+IN_FLIGHT_PER_NODE_MAX: Final = 250
+
+
+class MessageLimitError(Exception):
+    """More messages in flight than the limit of a world; the round ends unfinished."""
+
+
 class World:
     """Machines and channels of a simulation; the only place where effects are applied.
 
@@ -108,7 +118,7 @@ class World:
     machine.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (the parts of a world)
         self,
         start: Snapshot,
         *,
@@ -117,6 +127,7 @@ class World:
         faults: Sequence[Fault] = (),
         uses_up_start: bool = False,
         rng: Random | None = None,
+        in_flight_max: int | None = None,
     ) -> None:
         self.topic = start.topic
         self.clocks = start.clocks
@@ -145,6 +156,7 @@ class World:
         self.next_serial = 0
         self._held: dict[int, list[Parcel]] = {}  # by the round in which they are released
         self._faults = tuple(faults)
+        self._in_flight_max = in_flight_max if in_flight_max is not None else maxsize
 
     # -- queries ---------------------------------------------------------------------------
 
@@ -157,6 +169,11 @@ class World:
     def messages(self) -> int:
         """Return the number of messages sent."""
         return self.sent.total()
+
+    @property
+    def is_full(self) -> bool:
+        """Return True if the channels exceed the message limit, at which a run ends."""
+        return len(self.channels) > self._in_flight_max
 
     def processes(self) -> list[NodeId]:
         """Return all processes that run Timeout: the supervisor and the live subscribers."""
@@ -272,6 +289,8 @@ class World:
             effects = machine.handle(event)
             if effects:
                 self._apply(node, effects)
+                if len(self.channels) > self._in_flight_max:
+                    raise MessageLimitError(f"more than {self._in_flight_max} messages in flight")
 
     def _apply(self, node: NodeId, effects: list[Effect]) -> None:  # noqa: C901, PLR0912  (one match)
         """Apply the effects of one event at ``node``, in order."""

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from skipring.core.config import Mode, ProtocolConfig, Rule
 from skipring.core.state import SubscriberState, SupervisorState
-from skipring.sim.engine import World
+from skipring.sim.engine import IN_FLIGHT_PER_NODE_MAX, MessageLimitError, World
 from skipring.sim.process_faults import OracleDetector
 from skipring.world.legitimacy import channel_violations, violations
 from skipring.world.snapshot import Parcel, Snapshot
@@ -75,6 +75,7 @@ class Lockstep(Struct, frozen=True):
     rounds: int
     is_legitimate: bool
     cycle: Cycle | None
+    is_full: bool = False  # ended at the message limit
 
 
 def of_the_paper(world: Snapshot) -> Snapshot:
@@ -110,7 +111,13 @@ def _place(parcel: Parcel) -> tuple[str, bytes, str]:
 
 def advance(state: Snapshot, round_number: int, config: ProtocolConfig) -> Snapshot:
     """Return the state after one round of the lockstep computation."""
-    world = World(state, seed=0, config=config, rng=RoundCoins(round_number))
+    world = World(
+        state,
+        seed=0,
+        config=config,
+        rng=RoundCoins(round_number),
+        in_flight_max=IN_FLIGHT_PER_NODE_MAX * len(state.subscribers),
+    )
     _DETECTOR.strike(world)
     present = list(world.channels)
     world.channels.clear()
@@ -148,7 +155,10 @@ def run_in_lockstep(
         if cycle is not None:
             return Lockstep(round_number, is_legitimate=False, cycle=cycle)
         if round_number < rounds_max:
-            state = advance(state, round_number, config)
+            try:
+                state = advance(state, round_number, config)
+            except MessageLimitError:
+                return Lockstep(round_number, is_legitimate=False, cycle=None, is_full=True)
     return Lockstep(rounds_max, is_legitimate=False, cycle=None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from itertools import chain, islice
 
 from msgspec import Struct
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from skipring.core.effects import Origin
 from skipring.core.messages import SUPERVISOR_REQUESTS
-from skipring.sim.engine import World
+from skipring.sim.engine import MessageLimitError, World
 from skipring.sim.process_faults import Incident
 from skipring.sim.scenario import Scenario
 from skipring.sim.schedulers import SCHEDULERS, ListedOrder, Scheduler
@@ -108,7 +109,13 @@ def _ignore(world: World) -> None:
 class Simulation:
     """World of a scenario with its scheduler, faults and incidents."""
 
-    def __init__(self, scenario: Scenario, start: Snapshot | None = None) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        start: Snapshot | None = None,
+        *,
+        in_flight_max: int | None = None,
+    ) -> None:
         self.scenario = scenario
         self._adversary = scenario.adversary if start is None else None
         start = scenario.start(start)
@@ -120,6 +127,7 @@ class Simulation:
             config=scenario.protocol,
             faults=scenario.faults(sorted(start.subscribers)),
             uses_up_start=self._adversary is not None,
+            in_flight_max=in_flight_max,
         )
         self._scheduler: Scheduler = (
             ListedOrder(scenario.orders) if scenario.orders else SCHEDULERS[scenario.scheduler]()
@@ -135,10 +143,13 @@ class Simulation:
         self.world.end_round()
 
     def run(self, observe: Callable[[World], None] = _ignore) -> Report:
-        """Run until the state has converged and all incidents are over, then check closure."""
+        """Run until the state has converged and all incidents are over, then check closure.
+
+        A run ends unconverged at the message limit; then ``world.is_full`` is True.
+        """
         for _ in range(self.scenario.warm_up_rounds):
             observe(self.world)
-            self.run_round()
+            self._try_round()
         before = Counters.of(self.world)
         since = self._converge(observe)
         spent = Counters.of(self.world).since(before)
@@ -184,7 +195,15 @@ class Simulation:
             if passed >= self.scenario.max_rounds:
                 # The state may be legitimate, but incidents are still due.
                 return since if not since.is_converged else replace(since, strict=None)
-            self.run_round()
+            self._try_round()
+            if world.is_full:
+                return Since()
+
+    def _try_round(self) -> None:
+        """Run a round unless the channels exceed the message limit."""
+        if not self.world.is_full:
+            with suppress(MessageLimitError):
+                self.run_round()
 
     def _first_change(self) -> int | None:
         """Return the first round of the closure in which the ring or a trie changes, or None."""

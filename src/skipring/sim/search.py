@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from skipring.sim.engine import IN_FLIGHT_PER_NODE_MAX
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import Scenario
 from skipring.world.legitimacy import violations
@@ -111,7 +112,8 @@ def _starts(
 
 
 def _tried(scenario: Scenario) -> Attempt:
-    report = Simulation(scenario).run()
+    limit = IN_FLIGHT_PER_NODE_MAX * scenario.n
+    report = Simulation(scenario, in_flight_max=limit).run()
     reached = (report.rounds_strict, report.rounds_publications)
     if not report.converged or None in reached:
         return Attempt(scenario, scenario.max_rounds, is_censored=True)

@@ -49,8 +49,9 @@ def test_each_condition_of_a_corrupted_database_is_found(code: str, is_valid: bo
 
 def test_livelock_is_measured_with_its_rounds() -> None:
     start = ADVERSARIES["A22"].build(8, Random("A22/0"))
-    legitimate, measures, samples = livelock_measures(start, 300)
-    assert legitimate is None
+    end, measures, samples = livelock_measures(start, 300)
+    assert not end.is_legitimate
+    assert not end.is_full
     assert len(samples) == measures["cycle_start"] + measures["cycle_length"] + 1
     assert measures["layers_least"] <= measures["layers_most"] < 5
     assert measures["healed_by_R1"] == 1  # decision 0003

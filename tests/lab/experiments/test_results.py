@@ -48,7 +48,7 @@ def test_chunks_are_added_and_can_be_read_back(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
     assert (out / "matrix.toml").read_text() == MATRIX.text
     assert json.loads((out / "lab.json").read_text()) == {
-        "format": "skipring-lab/2",
+        "format": "skipring-lab/3",
         "title": "a title",
     }
     for table, schema in (("runs", RUNS), ("rounds", ROUNDS)):

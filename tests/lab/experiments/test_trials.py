@@ -189,6 +189,16 @@ def test_livelock_of_the_pseudocode_is_a_row_with_its_cycle() -> None:
     assert all(not sample["strict"] for sample in outcome.samples)
 
 
+def test_run_that_multiplies_messages_ends_at_the_message_limit() -> None:
+    """A14: Algorithm 1 forwards a reference with the label of all neighbours to both sides."""
+    outcome = done("converge", 8, adversary="A14", mode="paper", seed=6)
+    assert outcome.row["message_limit"]
+    assert not outcome.row["converged"]
+    assert outcome.row["error"] is None
+    assert outcome.row["messages"] < 20_000
+    assert not done("converge", 8, adversary="A14", mode="fast", seed=6).row["message_limit"]
+
+
 # -- spreading and overlays ------------------------------------------------------------------
 
 

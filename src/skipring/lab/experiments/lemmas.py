@@ -19,7 +19,7 @@ from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.publications import ID_BITS
 from skipring.core.state import SubscriberState
 from skipring.sim.engine import World
-from skipring.sim.livelock import is_strict, pseudocode, run_in_lockstep
+from skipring.sim.livelock import Lockstep, is_strict, pseudocode, run_in_lockstep
 from skipring.sim.schedulers import SCHEDULERS
 from skipring.world.adversaries import legitimate_world, scatter
 from skipring.world.legitimacy import Layer, has_all_publications, violations
@@ -110,8 +110,8 @@ SUSPECTED: Final[Mapping[str, tuple[Rule, ...]]] = {
 
 def livelock_measures(
     start: Snapshot, rounds_max: int
-) -> tuple[int | None, dict[str, float], list[dict[str, Any]]]:
-    """Run the lockstep computation; return the legitimate round, the livelock, and the rounds."""
+) -> tuple[Lockstep, dict[str, float], list[dict[str, Any]]]:
+    """Run the lockstep computation; return its end, the livelock, and the rounds."""
     samples: list[dict[str, Any]] = []
 
     def observe(state: Snapshot) -> int:
@@ -120,8 +120,8 @@ def livelock_measures(
         return layers
 
     found = run_in_lockstep(start, rounds_max, observe)
-    if found.is_legitimate or found.cycle is None:
-        return (found.rounds if found.is_legitimate else None), {}, samples
+    if found.cycle is None:
+        return found, {}, samples
     cycle = found.cycle
     measures = {
         "cycle_start": float(cycle.start),
@@ -135,7 +135,7 @@ def livelock_measures(
             for name, rules in SUSPECTED.items()
         },
     }
-    return None, measures, samples
+    return found, measures, samples
 
 
 def _is_healed_by(rules: Sequence[Rule], start: Snapshot, rounds_max: int) -> float:

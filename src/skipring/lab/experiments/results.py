@@ -56,6 +56,7 @@ RUNS: Final = pa.schema(
         _column("start_leavers", pa.bool_()),
         _column("start_tries_wrong", pa.bool_()),
         _column("converged", pa.bool_()),
+        _column("message_limit", pa.bool_()),
         _column("closure_ok", pa.bool_(), nullable=True),
         _column("rounds_explicit", pa.int32(), nullable=True),
         _column("rounds_strict", pa.int32(), nullable=True),
@@ -108,7 +109,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema)
 
 
-FORMAT: Final = "skipring-lab/2"
+FORMAT: Final = "skipring-lab/3"
 ABOUT: Final = "lab.json"
 MATRIX: Final = "matrix.toml"
 LOCK: Final = ".lock"

@@ -46,7 +46,7 @@ from skipring.lab.experiments.lemmas import (
     start_facts,
 )
 from skipring.lab.experiments.matrix import Trial
-from skipring.sim.engine import World
+from skipring.sim.engine import IN_FLIGHT_PER_NODE_MAX, World
 from skipring.sim.runner import Counters, Report, Simulation
 from skipring.sim.scenario import Scenario, make_scenario
 from skipring.world.adversaries import ADVERSARIES, legitimate_world
@@ -86,7 +86,7 @@ def _converge(run: Trial) -> TrialResult:
     """Run from the adversary's state to legitimacy, then check closure."""
     scenario = _scenario(run, adversary=run.adversary)
     facts = _facts(scenario)
-    simulation = Simulation(scenario)
+    simulation = Simulation(scenario, in_flight_max=IN_FLIGHT_PER_NODE_MAX * run.n)
     samples = Samples(simulation.scenario.warm_up_rounds)
     outcome = _outcome(run, simulation.run(samples), simulation.world, samples, {})
     return TrialResult(outcome.row | facts, outcome.samples)
@@ -196,10 +196,12 @@ def _spread(run: Trial) -> TrialResult:
 def _livelock(run: Trial) -> TrialResult:
     """Run the lockstep computation of the pseudocode until the state is legitimate or repeats."""
     start = _scenario(run, adversary=run.adversary).start()
-    legitimate, measures, samples = livelock_measures(start, run.max_rounds)
+    end, measures, samples = livelock_measures(start, run.max_rounds)
     row = blank_row(run) | asdict(start_facts(start)) | {"measures": _sorted(measures)}
-    row |= dict.fromkeys(("rounds_explicit", "rounds_strict"), legitimate)
-    return TrialResult(row | {"converged": legitimate is not None}, samples)
+    if end.is_legitimate:
+        row |= dict.fromkeys(("rounds_explicit", "rounds_strict"), end.rounds)
+    row |= {"converged": end.is_legitimate, "message_limit": end.is_full}
+    return TrialResult(row, samples)
 
 
 def _potential(run: Trial) -> TrialResult:
@@ -295,7 +297,13 @@ def blank_row(run: Trial) -> dict[str, Any]:
     row: dict[str, Any] = {"run_id": run.run_id, **asdict(run)}
     del row["rounds"]
     row |= asdict(StartFacts())
-    row |= {"converged": False, "closure_ok": None, "measures": {}, "error": None}
+    row |= {
+        "converged": False,
+        "message_limit": False,
+        "closure_ok": None,
+        "measures": {},
+        "error": None,
+    }
     row |= dict.fromkeys(("rounds_explicit", "rounds_strict", "rounds_publications"))
     counts = ("messages", "events", "supervisor_requests", "published", "duplicates", "hops_max")
     row |= dict.fromkeys((*counts, "delivered_by_spreading", "delivered_by_repair"), 0)
@@ -315,7 +323,7 @@ def _outcome(
     """Return the result of a simulation: its report, samples and measures."""
     row = blank_row(run) | {name: getattr(report, name) for name in _OF_REPORT}
     row |= _degrees(world, samples) | {"measures": _sorted(measures)}
-    return TrialResult(row, samples.rows)
+    return TrialResult(row | {"message_limit": world.is_full}, samples.rows)
 
 
 def _sorted(measures: Mapping[str, float]) -> dict[str, float]:
