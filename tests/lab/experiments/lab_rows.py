@@ -77,11 +77,14 @@ def write_lab(directory: Path, runs: Sequence[Row], rounds: Sequence[Row]) -> Pa
 def whole_lab() -> tuple[list[Row], list[Row]]:
     """Return runs of every kind and their rounds, so a report has every figure."""
     runs = [
-        healed(n, rounds, mode=mode, seed=seed, adversary=code, publications=5, degree_peak=n)
+        healed(n, rounds, mode=mode, seed=seed, adversary=code, publications=count, degree_peak=n)
         for n in (8, 16, 32)
-        for code in ("A05", "A15")
+        for code, count in (("A05", 5), ("A15", 0))
         for seed in range(6)
-        for mode, rounds in (("fast", 6 + seed), ("fixed", 20 + n), ("paper", 30 if seed else None))
+        for mode, rounds in (
+            *(("fast", 6 + seed), ("fixed", 20 + n)),
+            *(("paper", 30 if seed else None), ("deterministic", 7 + seed)),
+        )
     ]
     rounds = [
         row

@@ -10,19 +10,34 @@ from pyspark.sql import SparkSession
 
 from skipring.errors import InputError, StorageError
 from skipring.lab.experiments import report
+from skipring.lab.experiments.matrix import read_matrix
 from skipring.lab.experiments.report import make_page, write_report
+from skipring.lab.experiments.runner import run_matrix
 from skipring.report.page import HtmlReport, render
 from tests.lab.experiments.lab_rows import healed, run, seen, whole_lab, write_lab
 
 FIGURES = [
     *("rounds-by-n", "rounds-by-adversary", "growth", "survival", "layers"),
     *("modes-share", "modes-rounds", "rules-share", "rules-rounds"),
+    "without-coins",
     *("messages", "supervisor-healing", "degree-peak"),
     *("supervisor-steady", "messages-steady"),
     *("membership-supervisor", "membership-subscribers", "membership-rounds"),
     *("hops", "messages-per-delivery"),
     *("overlays-degree", "overlays-congestion", "overlays-paths"),
     *("weather-loss", "weather-churn", "weather-scheduler"),
+]
+
+
+BLOCKS = [
+    (
+        'kind = "converge"\nn = [4, 8, 16]\nadversary = ["A05", "A15"]\nseeds = 3\nclosure = 2\n'
+        'mode = ["paper", "fixed", "fast", "deterministic"]\nmax_rounds = 100'
+    ),
+    'kind = "steady"\nn = [4, 8]\nrounds = 5\nseeds = 2',
+    'kind = "subscribe"\nn = [4, 8]\nseeds = 2',
+    'kind = "topology"\nn = [4, 8]',
+    'kind = "livelock"\nn = 8\nadversary = ["A05", "A22"]\nmax_rounds = 200',
 ]
 
 
@@ -91,6 +106,23 @@ def test_missing_kinds_of_a_matrix_are_named(spark: SparkSession, tmp_path: Path
     assert "&lt;A99&gt;" in html
     body = html[: html.index("plotly.js v")]
     assert "<A99>" not in body
+
+
+@pytest.mark.slow
+def test_page_and_figures_do_not_depend_on_the_number_of_partitions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text("\n".join(['title = "t"', *(f"[[experiment]]\n{each}" for each in BLOCKS)]))
+    found = []
+    for count in (1, 7):
+        lab, out = tmp_path / str(count), tmp_path / f"docs-{count}"
+        run_matrix(spark, read_matrix(path), lab, partition_count=count)
+        write_report(spark, lab, out / "page.md")
+        files = sorted(each for each in out.rglob("*") if each.is_file())
+        found.append({each.relative_to(out): each.read_bytes() for each in files})
+    assert len(found[0]) > 10
+    assert found[0] == found[1]
 
 
 @pytest.mark.heavy

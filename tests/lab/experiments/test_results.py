@@ -13,7 +13,14 @@ import pytest
 from skipring.errors import InputError, StoreBusyError, StoreFullError
 from skipring.lab.experiments import results as results_module
 from skipring.lab.experiments.matrix import Matrix, Trial
-from skipring.lab.experiments.results import ROUNDS, RUNS, Results, opened, require_format
+from skipring.lab.experiments.results import (
+    ROUNDS,
+    RUNS,
+    Results,
+    environment,
+    opened,
+    require_format,
+)
 from skipring.lab.experiments.trials import perform
 
 MATRIX = Matrix("a title", 'title = "a title"\n', ())
@@ -51,6 +58,7 @@ def test_chunks_are_added_and_can_be_read_back(tmp_path: Path) -> None:
         "format": "skipring-lab/3",
         "title": "a title",
     }
+    assert json.loads((out / "environment.json").read_text()) == environment()
     for table, schema in (("runs", RUNS), ("rounds", ROUNDS)):
         files = sorted((out / table).iterdir())
         assert [file.name for file in files] == ["chunk-000000.parquet", "chunk-000001.parquet"]

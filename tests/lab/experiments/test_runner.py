@@ -38,6 +38,7 @@ BLOCKS = [
     'kind = "livelock"\nn = 8\nadversary = ["A05", "A22"]\nmax_rounds = 200',
     'kind = "potential"\nn = 8\nmode = ["paper", "fast"]',
     'kind = "session"\nn = 2\nseeds = 3',
+    'kind = "converge"\nn = 8\nadversary = "A15"\nmode = "deterministic"\nclosure = 2',
 ]
 
 
@@ -84,7 +85,7 @@ def test_rows_do_not_depend_on_the_number_of_partitions(
     for count in (1, 2, 7):
         summary = run_matrix(spark, matrix, tmp_path / str(count), partition_count=count)
         assert tables(spark, tmp_path / str(count)) == expected, count
-        assert (summary.total, summary.found, summary.done) == (len(matrix.runs), 0, 38)
+        assert (summary.total, summary.found, summary.done) == (len(matrix.runs), 0, 39)
         assert list(summary.failed.values()) == ["ValueError: empty range for randrange()"]
 
 

@@ -12,12 +12,23 @@ from skipring.lab.experiments.sections.evaluation import (
     method,
     statements,
     threats,
+    worst_cases,
 )
 from skipring.lab.experiments.statements import STATEMENTS
 from skipring.lab.experiments.verdicts import NOT_MEASURED, Judged, Verdict
 from skipring.report.tables import Cell, Tone
+from tests.support.source_tree import ROOT
 
-REFUTED = Verdict(tone=Tone.BAD, word="refuted", reason="one run", sample="1 run", censored=3)
+REFUTED = Verdict(
+    tone=Tone.BAD,
+    word="refuted",
+    reason="one run",
+    sample="1 run",
+    censored=3,
+    at_message_limit=1,
+)
+
+SCENARIOS = ROOT / "scenarios"
 CLOSURE = [it for it in STATEMENTS if it.title.endswith(" Closure") and it.cause is not None]
 (OURS,) = (it for it in STATEMENTS if it.title == "BuildRing inside BuildSR")
 (CONVERGENCE,) = (it for it in STATEMENTS if it.title == "Theorem Network Convergence")
@@ -52,6 +63,15 @@ def test_table_of_causes_names_decision_statement_and_modes() -> None:
     assert "displaced shortcut" in str(text)
 
 
+def test_worst_cases_are_read_from_their_scenarios() -> None:
+    worst = {path.stem: path.read_text() for path in sorted(SCENARIOS.glob("worst-*.toml"))}
+    table = worst_cases(worst).table
+    assert table is not None
+    assert [row[0] for row in table.rows] == list(worst)
+    for row in table.rows:
+        assert f"heals within {row[5]} rounds" in worst[str(row[0])]
+
+
 def test_row_states_hypotheses_sample_limit_censored_verdict_and_reason() -> None:
     found = statements(judged(CONVERGENCE))[0].table
     assert found is not None
@@ -60,6 +80,7 @@ def test_row_states_hypotheses_sample_limit_censored_verdict_and_reason() -> Non
         "1 run",
         REFUTED.limit,
         "3",
+        "1",
         Cell("refuted", Tone.BAD),
         "one run",
     )

@@ -13,6 +13,7 @@ from msgspec import Struct
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from skipring.core.config import Mode
 from skipring.lab.experiments.lemmas import LAYERS
 from skipring.lab.experiments.statistics import BoundSample
 
@@ -22,13 +23,15 @@ At: TypeAlias = Mapping[str, str | int | float]
 
 # Parameters that are equal in runs that differ only in seed, mode and rules.
 CELL: Final = ("kind", "n", "adversary", "scheduler", "loss", "duplicate", "churn", "publications")
+# Parameters that are equal in runs that differ only in the seed.
+SAME_BUT_SEED: Final = (*CELL, "mode", "without", "spread")
 
 IN_THE_MODEL: Final = "loss = 0 AND duplicate = 0 AND churn = 0 AND without = ''"
 HEALING: Final = "kind = 'converge'"
 LIVELOCK: Final = "kind = 'livelock'"
 
 
-# Initial states, sizes and schedulers with runs in all modes of the matrix.
+# Initial states, sizes and schedulers with runs in all modes of the matrix but deterministic.
 COMMON: Final = "is_common"
 
 
@@ -47,19 +50,24 @@ def prepared(runs: DataFrame, rounds: DataFrame) -> DataFrame:
     done = runs.filter("error IS NULL").withColumns(
         {
             "rounds": F.expr("IF(converged, greatest(rounds_strict, rounds_publications), NULL)"),
-            "watched": F.expr("coalesce(rounds_strict, max_rounds)"),
+            "seeds": F.size(F.collect_set("seed").over(Window.partitionBy(*SAME_BUT_SEED))),
             "cycle_length": F.expr("measures['cycle_length']"),
             "messages_per_node": F.expr("messages / n"),
             "requests_per_node": F.expr("supervisor_requests / n"),
             "levels": F.expr("greatest(1, cast(ceil(log2(n)) AS int))"),
         }
     )
-    common = on_common_ground(done.filter(f"{HEALING} AND {IN_THE_MODEL}"), "mode")
+    compared = done.filter(f"{HEALING} AND {IN_THE_MODEL} AND mode <> '{Mode.DETERMINISTIC}'")
+    common = on_common_ground(compared, "mode")
     flagged = common.select("run_id", F.lit(True).alias("is_common"))
     return (
         done.join(history(rounds), "run_id", "left")
         .join(flagged, "run_id", "left")
         .fillna(False, "is_common")
+        .withColumn(
+            "watched",
+            F.expr("coalesce(rounds_strict, IF(message_limit, last_round, max_rounds))"),
+        )
     )
 
 

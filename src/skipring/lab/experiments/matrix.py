@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from skipring.core.config import MODE_RULES, Mode, Rule, Spread
 from skipring.errors import InputError
@@ -79,6 +79,10 @@ class Matrix(Struct, frozen=True):
     title: str
     text: str
     runs: tuple[Trial, ...]
+    searched: tuple[tuple[str, str], ...] = ()  # worst cases beside the file: names and texts
+
+
+SEARCHED: Final = "worst-*.toml"  # scenarios that `skipring lab search` has written
 
 
 def read_matrix(path: Path) -> Matrix:
@@ -86,12 +90,14 @@ def read_matrix(path: Path) -> Matrix:
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text)
+        beside = sorted(path.parent.glob(SEARCHED))
+        searched = tuple((each.stem, each.read_text(encoding="utf-8")) for each in beside)
     except OSError as error:
         raise InputError(f"cannot read the matrix {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError, too
         raise InputError(f"{path}: invalid TOML: {error}") from None
     try:
-        return _matrix(values, text)
+        return replace(_matrix(values, text), searched=searched)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,7 +17,7 @@ from skipring.core.config import Mode
 from skipring.errors import InputError
 from skipring.lab.experiments.aggregates import HEALING, Group, groups, prepared
 from skipring.lab.experiments.measures import CONNECTED, EXISTING, MODEL, RIGHT_TRIES, all_of
-from skipring.lab.experiments.results import MATRIX
+from skipring.lab.experiments.results import ENVIRONMENT, MATRIX, SEARCHED
 from skipring.lab.experiments.sections.convergence import (
     ablation,
     growth,
@@ -24,6 +25,7 @@ from skipring.lab.experiments.sections.convergence import (
     rounds_by_n,
     rule_by_rule,
     survival_curves,
+    without_coins,
 )
 from skipring.lab.experiments.sections.costs import (
     at_rest,
@@ -39,16 +41,18 @@ from skipring.lab.experiments.sections.evaluation import (
     method,
     statements,
     threats,
+    worst_cases,
 )
 from skipring.lab.experiments.statistics import share_bounds
 from skipring.lab.experiments.verdicts import NOT_MEASURED, Judged, judge
-from skipring.report.markdown import write_markdown
+from skipring.report.markdown import FIGURES, write_markdown
 from skipring.report.page import HtmlReport, Section, render
 from skipring.report.tables import Table, Tone, number, percent
 from skipring.storage.data_dir import translate_os_errors
 
 _WHO: Final = {
     Mode.FAST: "Mode fast, all rules",
+    Mode.DETERMINISTIC: "Mode deterministic, all rules without coins",
     Mode.FIXED: "Mode fixed, the rules that convergence needs",
     Mode.PAPER: "Mode paper, the pseudocode",
 }
@@ -90,7 +94,7 @@ def lead(runs: DataFrame) -> str:
     found = groups(runs.filter(f"{HEALING} AND {all_of(WITHIN)}"), ["mode"], "rounds")
     if not found:
         return "This matrix has no runs of kind converge, so it has no result about healing."
-    order = [Mode.FAST, Mode.FIXED, Mode.PAPER]
+    order = list(_WHO)
     found.sort(key=lambda group: order.index(Mode(str(group.at["mode"]))))
     return "Runs within the hypotheses of the paper. " + " ".join(map(_group_sentence, found))
 
@@ -137,6 +141,7 @@ def _toned(judged: Iterable[Judged], mode: Mode, tone: Tone) -> int:
 Chapter: TypeAlias = Callable[[DataFrame], tuple[Section, ...]]
 
 _CONVERGE: Final = frozenset({"converge"})
+_STEADY: Final = frozenset({"steady"})
 
 TITLE: Final = "skipring: the paper and what was measured"
 # The parts of the page after the statements: the chapters of each, and the kinds of runs that they
@@ -147,11 +152,12 @@ PARTS: Final[tuple[tuple[str, tuple[tuple[Chapter, frozenset[str]], ...]], ...]]
         (*((chapter, _CONVERGE) for chapter in (rounds_by_n, growth, survival_curves, layers)),),
     ),
     ("The rules", ((ablation, _CONVERGE), (rule_by_rule, _CONVERGE))),
+    ("Without coins", ((without_coins, _CONVERGE | _STEADY),)),
     ("Costs of healing", ((healing_costs, _CONVERGE),)),
     (
         "A legitimate ring",
         (
-            (at_rest, frozenset({"steady"})),
+            (at_rest, _STEADY),
             (membership, frozenset({"subscribe", "unsubscribe", "crash"})),
         ),
     ),
@@ -164,7 +170,7 @@ _FINDINGS: Final = ("modes-share", "rounds-by-n", "supervisor-steady", "messages
 _FAILED_SHOWN: Final = 50
 
 
-_OPENING: Final = """\
+OPENING: Final = """\
 # The paper and what was measured
 
 An evaluation of every theorem, lemma and claim of the paper by runs of the experiment lab. This
@@ -188,7 +194,9 @@ def write_report(spark: SparkSession, directory: Path, out: Path) -> None:
     with translate_os_errors(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.suffix == ".md":
-            write_markdown(page, _OPENING, out)
+            write_markdown(page, OPENING, out)
+            if (recorded := directory / ENVIRONMENT).is_file():
+                (out.parent / FIGURES / ENVIRONMENT).write_bytes(recorded.read_bytes())
         else:
             out.write_text(render(page), encoding="utf-8")
 
@@ -206,6 +214,7 @@ def make_page(spark: SparkSession, directory: Path) -> HtmlReport:
     parts = [(title, _sections(chapters, runs, whole)) for title, chapters in PARTS]
     headline = lead(runs)
     found = [section for _, sections in parts for section in sections]
+    searched = _searched(directory)
     readings = [section.reading for section in found if section.key in _FINDINGS and section.figure]
     return HtmlReport(
         TITLE,
@@ -215,6 +224,7 @@ def make_page(spark: SparkSession, directory: Path) -> HtmlReport:
             ("How the runs are judged", method()),
             ("The statements", (*statements(judged), *livelocks(runs))),
             *_shown_parts(parts, found, all_runs, whole),
+            *([("Worst cases found", (worst_cases(searched),))] if searched else []),
             ("Threats to validity", threats()),
         ),
         _made(directory, whole),
@@ -232,6 +242,12 @@ def _table(spark: SparkSession, directory: Path, name: str) -> DataFrame:
         return spark.read.parquet(str(folder))
     except PySparkException:
         raise InputError(f"{folder} cannot be read: it holds no Parquet files of a lab") from None
+
+
+def _searched(directory: Path) -> dict[str, str]:
+    """Return the worst cases that were beside the matrix: names and texts."""
+    path = directory / SEARCHED
+    return convert(json.loads(path.read_bytes()), dict[str, str]) if path.is_file() else {}
 
 
 def _sections(
@@ -289,10 +305,14 @@ def _made(directory: Path, whole: Extent) -> tuple[tuple[str, str], ...]:
         ("sizes", f"n from {whole.n_min:,} to {whole.n_max:,}"),
         ("adversaries", f"{whole.adversaries:,}"),
         ("messages simulated", f"{whole.messages:,}"),
-        ("environment", "CPython 3.11 or newer, packages of requirements.lock, any machine"),
+        ("environment", _ENVIRONMENT),
         ("versions", versions),
         *([("matrix", matrix.read_text(encoding="utf-8"))] if matrix.is_file() else []),
     )
 
 
 _PACKAGES: Final = ("skipring", "pyspark", "scipy", "plotly")
+_ENVIRONMENT: Final = (
+    "CPython 3.11 or newer, packages of requirements.lock, any machine; that of these runs is in "
+    f"{FIGURES}/{ENVIRONMENT}, the only file that differs between machines"
+)

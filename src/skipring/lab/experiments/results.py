@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -112,6 +114,9 @@ def spark_schema(schema: pa.Schema) -> StructType:
 FORMAT: Final = "skipring-lab/3"
 ABOUT: Final = "lab.json"
 MATRIX: Final = "matrix.toml"
+SEARCHED: Final = "searched.json"  # worst cases beside the matrix: names and texts
+ENVIRONMENT: Final = "environment.json"  # of the process that ran the matrix last
+PACKAGES: Final = ("skipring", "pyspark", "scipy", "plotly", "pyarrow", "msgspec")
 LOCK: Final = ".lock"
 UNFINISHED: Final = "."  # Spark ignores files whose names begin with this
 
@@ -184,7 +189,18 @@ def _prepared(directory: Path, matrix: Matrix) -> Results:
     with translate_os_errors(directory):
         _replace(directory / ABOUT, json.dumps(about, indent=2) + "\n")
         _replace(directory / MATRIX, matrix.text)
+        _replace(directory / SEARCHED, json.dumps(dict(matrix.searched), indent=2) + "\n")
+        _replace(directory / ENVIRONMENT, json.dumps(environment(), indent=2) + "\n")
         return Results(directory)
+
+
+def environment() -> dict[str, str]:
+    """Return interpreter, operating system and versions of the packages of this process."""
+    found = {
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "os": platform.platform(),
+    }
+    return found | {name: version(name) for name in PACKAGES}
 
 
 def require_format(directory: Path, *, new: bool = False) -> None:

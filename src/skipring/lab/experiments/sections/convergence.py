@@ -23,6 +23,7 @@ from skipring.lab.experiments.aggregates import (
     ends,
     groups,
     groups_of_each,
+    on_common_ground,
     together,
 )
 from skipring.lab.experiments.figures import (
@@ -46,7 +47,9 @@ from skipring.report.tables import Table, number, percent
 
 ROUNDS: Final = "rounds"
 _OF_FAST: Final = f"mode = '{Mode.FAST}'"
-_PLAIN: Final = f"{HEALING} AND {IN_THE_MODEL} AND {_OF_FAST} AND scheduler = 'random'"
+_PLAIN: Final = (
+    f"{HEALING} AND {IN_THE_MODEL} AND {_OF_FAST} AND scheduler = 'random' AND publications = 0"
+)
 _ROUNDS_AXIS: Final = Axis("rounds until legitimate")
 LINES_MAX: Final = 7  # Guess: more lines are hard to tell apart.
 RANGE_NOTE: Final = "Dots are medians, bars go from the fastest to the slowest run."
@@ -311,6 +314,50 @@ def ablation(runs: DataFrame) -> tuple[Section, ...]:
                     f"their limit. {COMMON_NOTE}"
                 ),
             ),
+        ),
+    )
+
+
+_COINS_NOTE: Final = (
+    "Mode deterministic is mode fast with rule D1 (decision 0062). Requests a round are those of "
+    f"all subscribers of a legitimate ring. {RANGE_NOTE}"
+)
+
+
+def without_coins(runs: DataFrame) -> tuple[Section, ...]:
+    """Return the section about rule D1: modes fast and deterministic from the same starts."""
+    key, title = "without-coins", "Counters instead of coins (rule D1)"
+    modes = (Mode.FAST, Mode.DETERMINISTIC)
+    either = runs.filter(f"{IN_THE_MODEL} AND mode IN {tuple(map(str, modes))}")
+    healing = on_common_ground(either.filter(HEALING), "mode")
+    found = groups(healing, ["mode", "n"], ROUNDS)
+    if len({group.at["mode"] for group in found}) < len(modes):
+        return (missing(key, title, "starts in the modes fast and deterministic"),)
+    requests = {
+        (group.at["mode"], group.at["n"]): group.sample.mean
+        for group in groups(
+            either.filter("kind = 'steady'"), ["mode", "n"], "measures['requests_per_round']"
+        )
+    }
+    rows = tuple(
+        (
+            *(str(group.at["mode"]), number(int(group.at["n"])), f"{group.sample.runs:,}"),
+            f"{len(group.sample.finite):,}",
+            number(group.sample.quantile(0.5)),
+            number(group.sample.values[-1]),
+            number(mean.value) if (mean := requests.get((group.at["mode"], group.at["n"]))) else "",
+        )
+        for group in found
+    )
+    headings = ("mode", "n", "runs", "legitimate", "median rounds", "slowest", "requests a round")
+    return (
+        Section(
+            key,
+            title,
+            f"{_shares(found)} {_mode_medians(found)}",
+            by_n(found, "mode", _ROUNDS_AXIS, median_point, ROUNDS),
+            Table(headings, rows, frozenset(headings[1:])),
+            (_COINS_NOTE,),
         ),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -12,9 +14,10 @@ from skipring.lab.experiments.aggregates import LIVELOCK
 from skipring.lab.experiments.lemmas import SUSPECTED, VARIABLES
 from skipring.lab.experiments.measures import HYPOTHESES, MODES, Statement
 from skipring.lab.experiments.sections.convergence import missing
-from skipring.lab.experiments.verdicts import Judged, Verdict
+from skipring.lab.experiments.verdicts import SEEDS_MIN, Judged, Verdict
 from skipring.report.page import Section
 from skipring.report.tables import Cell, Cells, Table, Tone, number
+from skipring.sim.engine import IN_FLIGHT_PER_NODE_MAX
 from skipring.world.adversaries import ADVERSARIES
 
 # --- how to read a verdict --------------------------------------------------------------
@@ -26,12 +29,26 @@ _RULES: Final = (
     ),
     (
         "A run that reaches its limit of rounds is censored. It shows that the property was "
-        "not reached in this many rounds, and refutes nothing."
+        "not reached in this many rounds, and refutes nothing. A run with more than "
+        f"{IN_FLIGHT_PER_NODE_MAX} messages in flight for each subscriber ends there and is "
+        'censored, too; the column "message limit" counts these runs.'
     ),
     (
-        'A liveness property ("eventually") is refuted by a livelock only: a repeated state '
-        "of the lockstep computation, which is deterministic and fair. Once the state "
-        "repeats, it repeats without end."
+        'A liveness property ("eventually") is refuted by a livelock, by a closed set of states '
+        "or by a proof. The lab searches livelocks: a repeated state of the lockstep "
+        "computation, which is deterministic and fair. Once the state repeats, it repeats "
+        "without end. Closed sets and proofs are in the decision records, not on this page."
+    ),
+    (
+        "The runs decide whether a statement is refuted. Its cause is not computed from them: "
+        "the table of statements (lab/experiments/statements.py) assigns it, after the analysis "
+        "in the decision record."
+    ),
+    (
+        "A cell is the set of runs that differ in the seed only. A cell with fewer than "
+        f"{SEEDS_MIN} seeds supports nothing, so its good runs are not in the sample; a "
+        "counterexample or a censored run counts in every cell. Without a larger cell the verdict "
+        'is "too few runs".'
     ),
     'A property "once X, then Y" is judged from the first round in which X holds.',
     "A safety property is refuted by one run without it, because that run is finite.",
@@ -69,8 +86,9 @@ def method() -> tuple[Section, ...]:
 
 # --- statements ------------------------------------------------------------------------
 
-_HEADINGS: Final = ("hypotheses", "sample", "limit", "censored", "verdict", "reason")
-_FIGURES: Final = frozenset({"limit", "censored"})
+_CENSORED: Final = ("limit", "censored", "message limit")
+_HEADINGS: Final = ("hypotheses", "sample", *_CENSORED, "verdict", "reason")
+_FIGURES: Final = frozenset(_CENSORED)
 
 
 def statements(judged: Sequence[Judged]) -> tuple[Section, ...]:
@@ -192,12 +210,15 @@ def _variants(judged: Sequence[Judged]) -> Section:
 
 def _outside(judged: Sequence[Judged]) -> Section:
     rows = [
-        (*_titled(one), mode, found.sample, found.limit, f"{found.censored:,}", found.reason)
+        (
+            *(*_titled(one), mode, found.sample, found.limit, f"{found.censored:,}"),
+            *(f"{found.at_message_limit:,}", found.reason),
+        )
         for one in judged
         for mode, found in one.outside.items()
         if not one.statement.is_ours
     ]
-    headings = ("where", "statement", "mode", "sample", "limit", "censored", "result")
+    headings = ("where", "statement", "mode", "sample", *_CENSORED, "result")
     return Section(
         "outside",
         "Runs outside the hypotheses",
@@ -228,6 +249,7 @@ def _verdict_cells(statement: Statement, verdict: Verdict) -> Cells:
         verdict.sample,
         verdict.limit,
         f"{verdict.censored:,}",
+        f"{verdict.at_message_limit:,}",
         Cell(verdict.word, verdict.tone),
         verdict.reason,
     )
@@ -322,6 +344,41 @@ def _changing(measures: dict[str, float]) -> str:
 def _broken(row: Row) -> str:
     facts = {"E": row["start_crashed"], "G": not row["start_connected"], "S": row["start_leavers"]}
     return " ".join(letter for letter, is_broken in facts.items() if is_broken)
+
+
+# --- worst cases -----------------------------------------------------------------------
+
+_FOUND: Final = re.compile(
+    r"^# Worst of (\d+) runs of .*: (\d+) rounds\.\n"
+    r"# As many runs in random order: (\d+) at worst, ([\d.]+) in the median\.$",
+    re.MULTILINE,
+)
+_SEARCH_NOTE: Final = (
+    "Each row is a file in scenarios/ with start and schedule, which skipring simulate repeats. "
+    "The search samples starts, builds greedy schedules, mutates the worst run and restarts; the "
+    "comparison has as many runs in random order (docs/lab.md)."
+)
+
+
+def worst_cases(searched: Mapping[str, str]) -> Section:
+    """Return the table of the worst starts and schedules that a search has found."""
+    rows = []
+    for name, text in searched.items():
+        values, found = tomllib.loads(text), _FOUND.search(text)
+        if found is not None:
+            runs, worst, random_worst, random_median = found.groups()
+            start = f"{values['adversary']} {ADVERSARIES[values['adversary']].title}"
+            parameters = (name, values["mode"], f"{values['n']}", start)
+            rows.append((*parameters, runs, worst, random_worst, random_median))
+    headings = ("scenario", "mode", "n", "start", "runs", "worst", "random worst", "random median")
+    return Section(
+        "worst-cases",
+        "Worst starts and schedules",
+        "Rounds of the worst run that a search has found, beside runs in random order.",
+        table=Table(headings, tuple(rows), frozenset(("n", *headings[4:]))),
+        notes=(_SEARCH_NOTE,),
+        fold_table=False,
+    )
 
 
 # --- threats to validity ---------------------------------------------------------------
