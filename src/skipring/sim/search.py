@@ -1,4 +1,4 @@
-"""Search for bad schedules and starts: greedy orders, random restarts, mutation of the worst.
+"""Search for bad schedules and starts: greedy orders, mutation of the worst, random restarts.
 
 A schedule is a list of numbers, one for the order of the events in each round (``ListedOrder``).
 Each round delivers all present messages and runs each Timeout once, so every schedule is fair and
@@ -22,6 +22,7 @@ from skipring.world.legitimacy import violations
 
 ORDERS: Final = 1 << 16  # Guess: seeds of an order to choose from
 GREEDY_ROUNDS: Final = 12  # Guess: a longer prefix costs more runs than it finds.
+RESTART_RUNS: Final = 40  # Guess: mutations without a worse run before the search starts elsewhere
 GREEDY_ORDERS: Final = 4  # orders that the greedy choice compares in each round
 
 
@@ -76,8 +77,9 @@ def search(base: Scenario, adversaries: Sequence[str], *, runs: int, seed: int) 
     """Return the worst of ``runs`` runs; equal arguments return equal results.
 
     A quarter of the runs samples starts in random order, a quarter builds greedy schedules from the
-    worst of them, and the rest mutates the worst run so far. As many runs again sample starts in
-    random order, for comparison.
+    worst of them, and the rest mutates the worst run so far; after ``RESTART_RUNS`` mutations
+    without a worse run it continues from another start. As many runs again sample starts in random
+    order, for comparison.
     """
     rng = Random(f"search/{seed}")
     sampled = [_tried(each) for each in _starts(base, adversaries, rng, -(-runs // 4))]
@@ -88,18 +90,30 @@ def search(base: Scenario, adversaries: Sequence[str], *, runs: int, seed: int) 
             break
         attempts.append(_tried(_greedy(start.scenario, rng)))
         spent += GREEDY_ORDERS * GREEDY_ROUNDS
-    worst = max(attempts, key=_badness)
-    while spent < runs:
-        tried = _tried(_mutated(worst.scenario, adversaries, rng))
-        worst = max(worst, tried, key=_badness)
-        spent += 1
+    worst = max([*attempts, *_climbed(attempts, adversaries, rng, runs - spent)], key=_badness)
     compared = [_tried(each) for each in _starts(base, adversaries, rng, runs)]
     return Found(
         worst=worst,
         random_worst=max(compared, key=_badness),
         random_median=median(attempt.rounds for attempt in compared),
-        runs=spent,
+        runs=max(spent, runs),
     )
+
+
+def _climbed(
+    attempts: Sequence[Attempt], adversaries: Sequence[str], rng: Random, runs: int
+) -> Iterator[Attempt]:
+    """Yield mutations of the worst run, then of other starts; an equal run replaces the last."""
+    current, unchanged = max(attempts, key=_badness), 0
+    for _ in range(runs):
+        if unchanged == RESTART_RUNS:
+            (start,) = _starts(current.scenario, [rng.choice(adversaries)], rng, 1)
+            current, unchanged = _tried(start), 0
+        else:
+            tried = _tried(_mutated(current.scenario, adversaries, rng))
+            unchanged = 0 if _badness(tried) > _badness(current) else unchanged + 1
+            current = max(tried, current, key=_badness)
+        yield current
 
 
 def _starts(
