@@ -108,9 +108,7 @@ def _in_weather() -> list[Row]:
         {"scheduler": "delay"},
     ]
     return [
-        healed(16, 12 + seed, seed=seed, publications=5, **weather)
-        for weather in weathers
-        for seed in range(6)
+        healed(16, 12 + seed, seed=seed, **weather) for weather in weathers for seed in range(6)
     ]
 
 
