@@ -134,7 +134,9 @@ class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
     tags of publishers: all batches of a publisher are under one prefix. With ``departed``, it
     requests the batches that were dropped after this number of others instead of stored ones: a
     snapshot contains them. They arrive in the order in which they were dropped, and ``next`` of
-    the answer is the next value of ``departed``. Answered by LogPage or Refused.
+    the answer is the next value of ``departed``. With ``indexed``, it requests only batches that
+    the digests of LogInfo contain: a node omits those in quarantine. Answered by LogPage or
+    Refused.
     """
 
     request: Number
@@ -147,6 +149,7 @@ class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
     contents: bool
     by_publisher: bool = False
     departed: Number | None = None
+    indexed: bool = False
 
 
 class RecordFilter(Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -215,6 +218,7 @@ class FetchRecords(Struct, frozen=True, array_like=True, gc=False, tag=94):
         RecordFilter, Meta(description="[publishers, keys, times, sequence, id_start]")
     ] = RecordFilter()
     departed: Number | None = None
+    indexed: bool = False
 
 
 class LogPage(Struct, frozen=True, array_like=True, gc=False, tag=84):

@@ -6,7 +6,7 @@ member scans for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from skipring.core.log_messages import (
 from skipring.core.prefix import Prefix
 from skipring.core.replica import Replica
 from skipring.core.retention.departed import Departed
+from skipring.core.retention.retained import NOTHING_HIDDEN
 
 # Guesses: large pages are read fastest; one more batch of maximal size still fits into the frame.
 # A scan of either size takes less than 20 ms.
@@ -47,6 +48,13 @@ def departed_of(replica: Replica) -> Departed | None:
     return replica.retention.departed if replica.retention is not None else None
 
 
+def hidden_of(replica: Replica, question: FetchLog | FetchRecords) -> Mapping[bytes, int]:
+    """Return the offsets of the batches that a page omits because no digest contains them."""
+    if not question.indexed or replica.retention is None:
+        return NOTHING_HIDDEN
+    return replica.retention.quarantine.hidden
+
+
 def answer(replica: Replica, question: GetLogInfo | FetchLog) -> LogInfo | LogPage | Refused:
     """Return the response of a member to a request for its log."""
     log = replica.log
@@ -56,7 +64,7 @@ def answer(replica: Replica, question: GetLogInfo | FetchLog) -> LogInfo | LogPa
         return _log_info(replica, log, question)
     if question.store and (question.store, question.epoch) != (log.store, log.epoch):
         return Refused(question.request, ANOTHER_STORE)
-    return log_page(log, question, departed_of(replica))
+    return log_page(log, question, departed_of(replica), hidden_of(replica, question))
 
 
 def _log_info(replica: Replica, log: Log, question: GetLogInfo) -> LogInfo:
@@ -87,7 +95,12 @@ def _log_info(replica: Replica, log: Log, question: GetLogInfo) -> LogInfo:
     )
 
 
-def log_page(log: Log, question: FetchLog, departed: Departed | None = None) -> LogPage | Refused:
+def log_page(
+    log: Log,
+    question: FetchLog,
+    departed: Departed | None = None,
+    hidden: Mapping[bytes, int] = NOTHING_HIDDEN,
+) -> LogPage | Refused:
     """Return the batches between two offsets under a prefix, up to the size of a page.
 
     It omits batches that no reader accepts; the scrub quarantines them (T12).
@@ -97,7 +110,11 @@ def log_page(log: Log, question: FetchLog, departed: Departed | None = None) -> 
     if question.departed is not None:
         return _departed_page(departed, question, _entry_filter(question), _listing(question))
     page = log.read_page(question.start, end, limits, _entry_filter(question))
-    found = [entry for entry in page.entries if entry.batch.is_acceptable]
+    found = [
+        entry
+        for entry in page.entries
+        if entry.batch.is_acceptable and hidden.get(entry.batch.id) != entry.offset
+    ]
     return LogPage(
         request=question.request,
         next=page.next if page.next < end else None,
@@ -153,6 +170,7 @@ def record_page(
     question: FetchRecords,
     is_spent: Callable[[], bool],
     departed: Departed | None = None,
+    hidden: Mapping[bytes, int] = NOTHING_HIDDEN,
 ) -> LogPage | Refused:
     """Return the batches with wanted records between two offsets, up to the size of a page.
 
@@ -176,7 +194,8 @@ def record_page(
         scanned += len(entries)
         for entry in entries:
             scanned_bytes += entry.batch.size_bytes
-            if (batch := selected(entry.batch)) is not None:
+            is_hidden = hidden.get(entry.batch.id) == entry.offset
+            if not is_hidden and (batch := selected(entry.batch)) is not None:
                 found.append((entry.offset, batch))
                 size += batch.size_bytes
         if (

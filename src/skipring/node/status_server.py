@@ -16,7 +16,7 @@ from skipring.core.events import IndexRequested, Received
 from skipring.core.labels import Label
 from skipring.core.limits import NUMBER_MAX, shown
 from skipring.core.log_messages import NOT_A_MEMBER, FetchRecords, GetLogInfo, Refused
-from skipring.core.log_pages import departed_of, record_page
+from skipring.core.log_pages import departed_of, hidden_of, record_page
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.retention.charter import Charter, CharterRow
@@ -291,7 +291,10 @@ class RequestServer:
         replica = machine.replica
         match question:
             case FetchRecords():
-                return record_page(replica.log, question, time_limit(), departed_of(replica))
+                hidden = hidden_of(replica, question)
+                return record_page(
+                    replica.log, question, time_limit(), departed_of(replica), hidden
+                )
             case FetchDeliveries():
                 return delivery_page(self._trace, topic, replica.log, question, time_limit())
             case FetchArrivals():

@@ -45,6 +45,7 @@ PAGE_S: Final = 10.0  # Guess: a page may be read from a slow disk.
 Page = TypeVar("Page", LogPage, DeliveryPage)
 LogRequest = FetchLog | FetchRecords | FetchDeliveries
 EVERY_RECORD: Final = RecordFilter()
+FIXED: Final = ("store", "epoch", "end", "bits", "prefix", "indexed")  # in all pages of a range
 
 
 class MemberLog(Struct, frozen=True, kw_only=True):
@@ -68,6 +69,7 @@ class LogRange(Struct, frozen=True, kw_only=True):
     has_payloads: bool = True
     where: RecordFilter = EVERY_RECORD
     departed: int | None = None  # batches that were dropped after this number, not stored ones
+    indexed: bool = False  # only batches that the digests of a survey contain
 
     def request(self) -> Callable[[int, int], LogRequest]:
         """Return the request for a page: its arguments are the number and the place to continue."""
@@ -76,7 +78,7 @@ class LogRange(Struct, frozen=True, kw_only=True):
             kind = partial(FetchLog, contents=self.has_contents)
         else:
             kind = partial(FetchRecords, payloads=self.has_payloads, where=self.where)
-        fixed = {name: getattr(self, name) for name in ("store", "epoch", "end", "bits", "prefix")}
+        fixed = {name: getattr(self, name) for name in FIXED}
         if self.departed is None:
             return lambda number, place: kind(number, start=place, **fixed)
         return lambda number, place: kind(number, start=self.start, departed=place, **fixed)

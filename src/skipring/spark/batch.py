@@ -200,6 +200,7 @@ def _read_from(
         has_contents=form.has_contents,
         has_payloads=form.has_payloads,
         where=form.where,
+        indexed=True,
     )
     topic, member = partition.topic, (source.node, source.address)
     for page in client.pages(topic, *member, wanted):

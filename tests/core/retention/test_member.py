@@ -10,6 +10,8 @@ from skipring.core.effects import Deliver, Drop, SaveTerms
 from skipring.core.events import PublishRequested, Received, SubmitRequested
 from skipring.core.limits import NUMBER_MAX
 from skipring.core.log import MemoryLog
+from skipring.core.log_messages import FetchLog, FetchRecords, LogPage
+from skipring.core.log_pages import answer, hidden_of, record_page
 from skipring.core.messages import PublishNew
 from skipring.core.retention.charter import RETAIN_NOTHING, US, Charter, Policy
 from skipring.core.retention.floors import FloorStamps
@@ -324,3 +326,23 @@ def test_no_corrupted_floor_destroys_a_row_that_clock_and_rows_do_not(stamp: int
     retention_of(host).floors.stamps = FloorStamps(stamp, stamp, stamp)
     ticked(host, ticks=3)
     assert held(host) == {0, 1}
+
+
+def test_pages_of_a_snapshot_omit_hidden_rows_as_its_digests_do() -> None:
+    host = member(AGED, row(1, NOW + HOUR), row(2, NOW))
+    replica = host.machine.replica
+    stored = replica.end
+
+    def read(*, indexed: bool) -> list[set[int]]:
+        asked = FetchLog(1, "", 0, 0, stored, 0, 0, contents=True, indexed=indexed)
+        records = FetchRecords(1, "", 0, 0, stored, 0, 0, payloads=True, indexed=indexed)
+        hidden = hidden_of(replica, records)
+        pages = [
+            answer(replica, asked),
+            record_page(replica.log, records, lambda: False, hidden=hidden),
+        ]
+        batches = [each.batches for each in pages if isinstance(each, LogPage)]
+        return [{each.first for each in found if each.first < 1000} for found in batches]
+
+    assert read(indexed=True) == [held(host), held(host)] == [{2}, {2}]
+    assert read(indexed=False) == [{1, 2}, {1, 2}]
