@@ -198,15 +198,16 @@ def record_page(
             if not is_hidden and (batch := selected(entry.batch)) is not None:
                 found.append((entry.offset, batch))
                 size += batch.size_bytes
-        if (
-            size >= CONTENT_PAGE.bytes_max
-            or len(found) >= CONTENT_PAGE.entries_max
-            or scanned >= LISTING_PAGE.entries_max
-            or scanned_bytes >= LISTING_PAGE.scanned_bytes_max
-            or is_spent()
-        ):
+        if _is_full(size, len(found), scanned, scanned_bytes) or is_spent():
             break
     return _page_of(question, found, start if start < end else None)
+
+
+def _is_full(size: int, count: int, scanned: int, scanned_bytes: int) -> bool:
+    """Return True if a page has reached a limit of its content or of its work."""
+    is_large = size >= CONTENT_PAGE.bytes_max or count >= CONTENT_PAGE.entries_max
+    is_long = scanned >= LISTING_PAGE.entries_max or scanned_bytes >= LISTING_PAGE.scanned_bytes_max
+    return is_large or is_long
 
 
 def _page_of(

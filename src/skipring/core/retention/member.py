@@ -26,7 +26,7 @@ from skipring.core.retention.charters import Charters
 from skipring.core.retention.departed import Departed
 from skipring.core.retention.floors import NO_FLOORS, Floors, FloorsState, FloorStamps
 from skipring.core.retention.quarantine import Quarantine, QuarantineState
-from skipring.core.retention.retained import SLICE_RECORDS, Dropped, RetainedRows
+from skipring.core.retention.retained import Dropped, RetainedRows
 from skipring.core.retention.rows import stamp_of
 from skipring.core.retention.stamp_index import StampIndex
 from skipring.core.retention.topic_clock import ClockState, TopicClock
@@ -257,12 +257,10 @@ class Retention:
 
     def refuses(self, batch: RecordBatch) -> bool:
         """Return True if a batch of a neighbour would not be stored under the policy."""
-        try:
-            records = batch.records()
-        except ValueError:
+        records, rows, stamps = batch.readable_records(), self.rows, self.floors.stamps
+        if not records:
             return False
         is_future = self.clock.is_future(stamp_of(records))
-        rows, stamps = self.rows, self.floors.stamps
         return is_future or (rows is not None and rows.refuses(batch, records, stamps))
 
     def stamped(self, records: Sequence[BatchRecord]) -> list[BatchRecord]:
@@ -308,25 +306,10 @@ class Retention:
         """Quarantine stored batches from the future; return their ids and offsets."""
         if not (self.clock.is_sure and self.clock.is_known):
             return []
-        found = [each for each in self.charters.early(self.clock) if each.batch is not None]
-        rows, hidden = self._complete_rows, list[tuple[bytes, int]]()
-        if rows is not None:
-            above = list(islice(rows.stamps.above(self.clock.horizon), batches))
-            found += self._early_rows([offset for _, offset in above])
-        for offset, batch in found:
-            if batch is not None and self.hides_early(offset, batch):
-                hidden.append((batch.id, offset))
-        return hidden
-
-    def _early_rows(self, offsets: Sequence[int]) -> list[Dropped]:
-        """Return the batches at some offsets, with at most SLICE_RECORDS records."""
-        found, rest = list[Dropped](), SLICE_RECORDS
-        for offset in offsets:
-            entry = self._log.read(offset)
-            if entry is not None and rest > 0:
-                rest -= entry.batch.count
-                found.append(Dropped(entry.offset, entry.batch))
-        return found
+        rows, found = self._complete_rows, self.charters.early(self.clock)
+        found += rows.above(self.clock.horizon, batches) if rows is not None else []
+        stored = [(offset, batch) for offset, batch in found if batch is not None]
+        return [(each.id, offset) for offset, each in stored if self.hides_early(offset, each)]
 
     @property
     def _is_chartered(self) -> bool:
@@ -351,18 +334,13 @@ class Retention:
 
     def is_old(self, batch: RecordBatch) -> bool:
         """Return True if a tombstone that hides the batch may be forgotten."""
-        try:
-            records = batch.records()
-        except ValueError:  # the scrubber quarantines it
-            return False
-        return not is_reserved(records) and stamp_of(records) < self.floors.stamps.tombstones
+        records = batch.readable_records()  # the scrubber quarantines a batch without any
+        is_row = bool(records) and not is_reserved(records)
+        return is_row and stamp_of(records) < self.floors.stamps.tombstones
 
     def _is_early(self, batch: RecordBatch) -> bool:
         """Return True if a batch is from the future."""
-        try:
-            return self.clock.is_future(stamp_of(batch.records()))
-        except ValueError:  # the scrubber quarantines it
-            return False
+        return self.clock.is_future(stamp_of(batch.readable_records()))
 
     def keeps_early(self, batch: RecordBatch) -> bool:
         """Return True if a batch is stored, and in quarantine because it is from the future."""

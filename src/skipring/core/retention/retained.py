@@ -297,6 +297,16 @@ class RetainedRows:
                 return False
         return not row.has_keyless
 
+    def above(self, stamp: int, batches: int) -> list[Dropped]:
+        """Return the batches above a stamp, at most ``batches`` and about SLICE_RECORDS records."""
+        found, rest = list[Dropped](), SLICE_RECORDS
+        for _, offset in islice(self.stamps.above(stamp), batches):
+            entry = self._log.read(offset) if rest > 0 else None
+            if entry is not None:
+                rest -= entry.batch.count
+                found.append(Dropped(entry.offset, entry.batch))
+        return found
+
     def drop(self, floors: FloorStamps, batches: int) -> list[Dropped]:
         """Drop the next batches that are not retained; return them, at most ``batches``.
 
