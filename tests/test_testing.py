@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from skipring import testing
+from skipring.admin import local_cluster
 from skipring.api.connection import Connection, connect
 from skipring.core.batches import BatchRecord
 from skipring.core.events import Overwritten
@@ -451,7 +452,7 @@ def test_many_nodes_in_one_process_form_a_ring_and_heal(n: int) -> None:
 def test_cluster_beyond_the_file_limit_is_refused_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(testing, "allow_files", lambda _: 300)
+    monkeypatch.setattr(local_cluster, "allow_files", lambda _: 300)
 
     async def scene() -> None:
         async with Cluster(n=100):

@@ -22,7 +22,7 @@ from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.adversaries.retention_states import AGE, AGE_S, NOW
-from skipring.world.retained_rows import retention_of, settled_charter
+from skipring.world.retained_rows import final_charter, retention_of
 from skipring.world.snapshot import Snapshot
 
 ROUNDS_MAX: Final = 500
@@ -66,7 +66,7 @@ def differences(start: Snapshot, world: World) -> tuple[int, int]:
     given = [start.subscribers[node] for node in members if node in start.subscribers]
     rows = {each.id: each for state in given for each in taught(state, floors.tombstones)}
     sound = [each for each in rows.values() if is_sound(each, world.topic)]
-    kept = {each.id for each in keep(sound, policy, floors, settled_charter(known))}
+    kept = {each.id for each in keep(sound, policy, floors, final_charter(known))}
     flying = {
         each.id: each
         for machine in members.values()

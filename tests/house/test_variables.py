@@ -293,7 +293,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             **dict.fromkeys(
                 ("_deleted", "_end", "_expiring", "_holders", "_live"), (DERIVED, WRONG_ROWS)
             ),
-            **dict.fromkeys(("_has_more", "_newest", "_next"), (DERIVED, WRONG_ROWS)),
+            **dict.fromkeys(("has_more", "_newest", "_next"), (DERIVED, WRONG_ROWS)),
             "_superseded": (DERIVED, LIVE_ROWS),
         },
         "_Budget": dict.fromkeys(

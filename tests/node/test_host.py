@@ -21,7 +21,7 @@ from skipring.core.publications import COUNTER_BITS
 from skipring.core.replica import Replica
 from skipring.errors import StorageError, StoreFullError
 from skipring.net.addresses import supervisor_at
-from skipring.node.host import STARTING_FLUSHES, TOPICS_AT_ONCE, NodeHost
+from skipring.node.host import TOPICS_AT_ONCE, URGENT_FLUSHES, NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.testing import Cluster
 from skipring.wire.codec import encode
@@ -297,7 +297,7 @@ async def test_starting_topic_is_flushed_before_the_time_of_a_busy_one(
             made = batch(b"x", publisher="p", topic=topic)
             node.dispatch(topic, Received(PublishNew(made), "a"))
         assert timers.running == 1, "one timer serves all topics"
-        assert timers.next_s <= 3600.0 / STARTING_FLUSHES
+        assert timers.next_s <= 3600.0 / URGENT_FLUSHES
     finally:
         await node.close()
 

@@ -514,6 +514,7 @@ def test_query_waits_for_its_only_member(tmp_path: Path, monkeypatch: pytest.Mon
         def restart(_: float) -> None:
             if "n00" not in ring.cluster.nodes:
                 ring.run(ring.cluster.restart("n00"))
+                ring.run(ring.cluster.wait_healthy())
 
         monkeypatch.setattr("skipring.spark.snapshot.sleep", restart)
         assert query.batch() == 10

@@ -25,6 +25,7 @@ PAYLOAD_BYTES: Final = 16 * 1024
 GROUP: Final = 64  # payloads that are published together: 1 MiB
 TICK_S: Final = 0.25  # of the client
 READ_S: Final = 120.0
+CLOCKS_S: Final = 3.0  # Members drop nothing before they know their neighbours' clocks: two ticks.
 
 
 def measure(*, limit_mib: int, times: int, members: int) -> Iterator[Row]:
@@ -59,6 +60,8 @@ async def _measure(
         node.subscribe(TOPIC, start="new") as topic,
     ):
         await node.charter(TOPIC).set(max_bytes=limit)
+        await topic.synced(READ_S)  # a member that receives rows first applies it after a delay
+        await asyncio.sleep(CLOCKS_S)
         for number in range(limit_mib * times):
             await topic.publish_many(payloads)
             read += len(await topic.read_available())

@@ -79,7 +79,7 @@ LATE_TICKS: Final = 2  # Guess: after a longer pause of its own timer a node rep
 TICK_SLICES: Final = 16  # Guess: with 1,000 topics a group takes 2 ms of the loop.
 TOPICS_AT_ONCE: Final = 16  # Guess: fewer topics tick together, and scrub at a tick.
 # Guess: slices that index a large log after a start take 8 ms each; the loop serves in between.
-STARTING_FLUSHES: Final = 50  # in one flush interval
+URGENT_FLUSHES: Final = 50  # in one flush interval
 _NEVER_DEFERRED: Final = frozenset({RoutineReceived, *SMALL_TYPES})  # need no Flush
 DELIVERY_LOG_TICKS: Final = 8  # Guess: deliveries are telemetry, and a write takes 0.3 ms.
 
@@ -331,14 +331,14 @@ class NodeHost:
         self._trace.pack()
 
     def _flush_later(self, topic: TopicId, machine: Subscriber) -> None:
-        """Flush a topic soon, a starting one sooner; one timer serves all topics."""
+        """Flush a topic soon, one with slices of work sooner; one timer serves all topics."""
         self._to_flush[topic] = None
-        is_starting = machine.replica.is_starting
-        if self._flush_timer is not None and is_starting:  # another topic may have a long delay
+        is_urgent = machine.replica.is_starting or machine.replication.has_to_drop
+        if self._flush_timer is not None and is_urgent:  # another topic may have a long delay
             self._flush_timer.cancel()
             self._flush_timer = None
         if self._flush_timer is None:
-            delay_s = self._settings.flush_s / (STARTING_FLUSHES if is_starting else 1)
+            delay_s = self._settings.flush_s / (URGENT_FLUSHES if is_urgent else 1)
             self._flush_timer = asyncio.get_running_loop().call_later(delay_s, self._flush)
 
     # -- messages --------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def retention_faults(
         for node, retention in known.items():
             if retention is not None and retention.floors.stamps != floors:
                 yield f"{node} has other floors: {retention.floors.stamps} instead of {floors}"
-        policy_rows = keep(rows, acting[0].policy, floors, settled_charter(knowing))
+        policy_rows = keep(rows, acting[0].policy, floors, final_charter(knowing))
     kept = {batch.id for batch in policy_rows}
     for node, seen in members.items():
         held = set(seen.trie().keys())
@@ -139,7 +139,7 @@ def _acting(rows: Iterable[RecordBatch], knowing: Sequence[Retention]) -> Charte
     return max(acting, key=rank, default=None)
 
 
-def settled_charter(knowing: Iterable[Retention]) -> CharterRow | None:
+def final_charter(knowing: Iterable[Retention]) -> CharterRow | None:
     """Return the highest charter that no later one can cancel by the clock of a member."""
-    found = [each.charters.settled(each.clock) for each in knowing]
+    found = [each.charters.final(each.clock) for each in knowing]
     return max([each for each in found if each is not None], key=rank, default=None)

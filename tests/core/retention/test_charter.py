@@ -15,7 +15,7 @@ from skipring.core.limits import NUMBER_MAX
 from skipring.core.retention.charter import (
     CHARTER_KEY,
     DELAY_MAX_US,
-    SETTLED_US,
+    FINAL_US,
     UNLIMITED,
     US,
     Charter,
@@ -24,14 +24,14 @@ from skipring.core.retention.charter import (
     charter_of,
     charter_record,
     effective,
+    final_charter,
     following_charter,
     rank,
-    settled,
 )
 from skipring.core.retention.topic_clock import TopicClock
 
 TOL = 60
-NOW = 10 * SETTLED_US
+NOW = 10 * FINAL_US
 MINUTE = 60 * US
 
 
@@ -123,7 +123,7 @@ POLICY, MISTAKE, UNDO, AGAIN = planned(5), minutes(0, 10), minutes(3, 13), minut
         ([POLICY, MISTAKE, minutes(10, 20)], 12, MISTAKE),  # written after it has begun
         ([POLICY, MISTAKE, UNDO, AGAIN], 14, POLICY),  # the undo is cancelled, the mistake stays so
         ([POLICY, MISTAKE, UNDO, AGAIN], 22, AGAIN),
-        ([POLICY, MISTAKE, minutes(3, 24 * 60 + 20)], 24 * 60 + 10, MISTAKE),  # settled
+        ([POLICY, MISTAKE, minutes(3, 24 * 60 + 20)], 24 * 60 + 10, MISTAKE),  # final
     ],
 )
 def test_charter_is_void_once_a_later_one_was_written_before_it_begins(
@@ -135,17 +135,17 @@ def test_charter_is_void_once_a_later_one_was_written_before_it_begins(
 
 def test_charter_is_settled_a_day_after_it_has_begun() -> None:
     known = [planned(5), planned(6, 9), planned(NOW, NOW + MINUTE)]
-    assert settled([], clock_at(NOW)) is None
-    assert settled(known, clock_at(8 + SETTLED_US)) == known[0].row
-    assert settled(known, clock_at(9 + SETTLED_US)) == known[1].row
-    assert settled(known, clock_at(NOW + MINUTE + SETTLED_US)) == known[2].row
+    assert final_charter([], clock_at(NOW)) is None
+    assert final_charter(known, clock_at(8 + FINAL_US)) == known[0].row
+    assert final_charter(known, clock_at(9 + FINAL_US)) == known[1].row
+    assert final_charter(known, clock_at(NOW + MINUTE + FINAL_US)) == known[2].row
 
 
 plans = st.lists(
     st.builds(
         lambda stamp, delay, name: planned(
-            stamp * SETTLED_US // 4,
-            (stamp + delay) * SETTLED_US // 4,
+            stamp * FINAL_US // 4,
+            (stamp + delay) * FINAL_US // 4,
             id_=name + bytes([delay]),
         ),
         st.integers(1, 24),
@@ -160,11 +160,11 @@ plans = st.lists(
 def test_charters_that_are_kept_obey_the_algebra(
     a: list[PlannedCharter], b: list[PlannedCharter], quarters: int
 ) -> None:
-    clock = clock_at(quarters * SETTLED_US // 4 + 1)
+    clock = clock_at(quarters * FINAL_US // 4 + 1)
 
     def kept(found: Iterable[PlannedCharter]) -> set[PlannedCharter]:
         every = set(found)
-        lowest = settled(every, clock)
+        lowest = final_charter(every, clock)
         return {each for each in every if lowest is None or rank(each.row) >= rank(lowest)}
 
     union = kept([*a, *b])

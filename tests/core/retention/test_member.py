@@ -301,7 +301,7 @@ def test_wrong_index_of_rows_is_derived_again() -> None:
     rows.stamps = StampIndex()
     rows._deleted, rows._holders, rows._newest = {b"0": True}, {b"1": 9}, {}
     rows._live, rows._expiring, rows._end, rows._next = {}, [(1, b"2")], 3, 1
-    rows._has_more = True
+    rows.has_more = True
     ticked(host, ticks=80)
     arrives(host, *(row(100 + k, NOW + 1, b"%d" % k) for k in range(5)))
     ticked(host, ticks=3)

@@ -1,4 +1,4 @@
-"""Retained rows: the algebra of ``keep``, and an index that does what ``keep`` states."""
+"""Index of retained rows: it does what ``keep`` states."""
 
 from __future__ import annotations
 
@@ -11,195 +11,24 @@ from hypothesis import strategies as st
 
 from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch
 from skipring.core.log import MemoryLog
-from skipring.core.publications import DELETED
-from skipring.core.retention.charter import Charter, Policy, charter_of, charter_record
+from skipring.core.retention.charter import Charter, Policy, charter_record
 from skipring.core.retention.floors import NO_FLOORS, FloorStamps
 from skipring.core.retention.retained import SLICE_RECORDS, RetainedRows
 from skipring.core.retention.rows import keep, stamp_of
 from tests.support.batches import opaque_batch, with_rows
-
-KEYS = Policy(compact=True)
-TOMB = {DELETED: "1"}
-
-
-def record(time: int, key: bytes | None = None, *, deleted: bool = False) -> BatchRecord:
-    return BatchRecord(b"" if deleted else b"v", time, key, TOMB if deleted else {})
-
-
-def rows(*records: BatchRecord, first: int = 0, publisher: str = "a") -> RecordBatch:
-    return RecordBatch.of(records, publisher=publisher, first=first, topic="t")
-
-
-def put(time: int, key: bytes = b"k", *, deleted: bool = False, first: int = 0) -> RecordBatch:
-    return rows(record(time, key, deleted=deleted), first=first)
-
-
-times = st.integers(1, 12)
-plain = st.builds(record, times, st.sampled_from([None, b"", b"k", b"l"]))
-any_record = plain | st.builds(record, times, st.sampled_from([b"k", b"l"]), deleted=st.just(True))
-
-
-def batches_of(records: st.SearchStrategy[BatchRecord]) -> st.SearchStrategy[RecordBatch]:
-    """Return batches of one record mostly, under the numbers of two publishers."""
-    several = st.lists(records, min_size=1, max_size=3)
-    return st.builds(
-        lambda some, first, name: rows(*some, first=first, publisher=name),
-        several,
-        st.integers(0, 3),
-        st.sampled_from("ab"),
-    )
-
-
-def charters() -> st.SearchStrategy[RecordBatch]:
-    return st.builds(lambda stamp: rows(charter_record(Charter(stamp=stamp))), times)
-
-
-sets = st.lists(batches_of(plain) | charters(), max_size=8)
-sets_with_deletions = st.lists(batches_of(any_record), max_size=10)
-floors = st.builds(FloorStamps, st.integers(0, 12), st.integers(0, 4))
-policies = st.builds(Policy, max_count=st.none() | st.integers(1, 9), compact=st.booleans())
-
-
-def kept(found: Iterable[RecordBatch], policy: Policy, cut: FloorStamps) -> set[RecordBatch]:
-    every = list({each.id: each for each in found}.values())
-    acting = [(c, b.id) for b in every if (c := charter_of(b.records()[0])) is not None]
-    return set(
-        keep(every, policy, cut, max(acting, key=lambda r: (r[0].stamp, r[1]), default=None))
-    )
-
-
-@given(sets, sets, policies, floors)
-def test_keep_of_kept_sets_is_keep_of_the_union(
-    a: list[RecordBatch], b: list[RecordBatch], policy: Policy, cut: FloorStamps
-) -> None:
-    one, two, union = kept(a, policy, cut), kept(b, policy, cut), kept([*a, *b], policy, cut)
-    assert kept(one | two, policy, cut) == union
-    assert kept(one, policy, cut) == one
-    assert one & union == (set(a) & union)  # dropped from a set: dropped from every superset
-
-
-@given(sets_with_deletions, st.integers(0, 12), st.integers(0, 12))
-def test_keep_is_idempotent_with_tombstones(
-    found: list[RecordBatch], age: int, tombstones: int
-) -> None:
-    cut = FloorStamps(age, 0, tombstones)
-    one = kept(found, KEYS, cut)
-    assert kept(one, KEYS, cut) == one
-
-
-@given(sets_with_deletions, sets_with_deletions, st.integers(0, 12))
-def test_tombstones_that_are_not_removed_obey_the_algebra(
-    a: list[RecordBatch], b: list[RecordBatch], age: int
-) -> None:
-    cut = FloorStamps(age, 0, 0)
-    assert kept(kept(a, KEYS, cut) | kept(b, KEYS, cut), KEYS, cut) == kept([*a, *b], KEYS, cut)
-
-
-def test_removal_of_a_tombstone_is_the_exception() -> None:
-    value, deletion, cut = put(3), put(5, deleted=True, first=1), FloorStamps(0, 0, 9)
-    assert kept([value, deletion], KEYS, cut) == set()
-    assert kept(kept([value], KEYS, cut) | kept([deletion], KEYS, cut), KEYS, cut) == {value}
-
-
-def newest_rows(found: Iterable[RecordBatch], policy: Policy, age: int = 0) -> set[RecordBatch]:
-    """Return what a policy keeps of batches, under the floors that they justify."""
-    every = [each for each in distinct(found) if stamp_of(each.records()) >= age]
-    rows = RetainedRows(MemoryLog(every), policy)
-    while not rows.is_complete:
-        rows.build(len(every))
-    return kept(every, policy, FloorStamps(age, rows.stamps.full_floor(policy, slack=0)))
-
-
-def obey_the_algebra(
-    a: list[RecordBatch], b: list[RecordBatch], policy: Policy, age: int = 0
-) -> None:
-    one, two = newest_rows(a, policy, age), newest_rows(b, policy, age)
-    assert newest_rows(one | two, policy, age) == newest_rows([*a, *b], policy, age)
-    assert newest_rows(one, policy, age) == one
-
-
-@given(sets, sets, st.integers(1, 9), st.booleans())
-def test_limits_by_size_obey_the_algebra(
-    a: list[RecordBatch], b: list[RecordBatch], limit: int, counts: bool
-) -> None:
-    policy = Policy(max_count=limit) if counts else Policy(max_bytes=70 * limit)
-    obey_the_algebra(a, b, policy)
-
-
-# A compacted topic has batches of one record.
-single = st.builds(
-    lambda made, first, name: rows(made, first=first, publisher=name),
+from tests.support.rows import (
+    KEYS,
     any_record,
-    st.integers(0, 99),
-    st.sampled_from("ab"),
+    batches_of,
+    floors,
+    kept,
+    put,
+    record,
+    rows,
+    sets,
+    sets_with_deletions,
+    singles,
 )
-singles = st.lists(single, max_size=12)
-
-
-@given(singles, singles, st.integers(1, 6), st.integers(0, 12))
-def test_compaction_with_a_limit_by_count_and_age_obeys_the_algebra(
-    a: list[RecordBatch], b: list[RecordBatch], limit: int, age: int
-) -> None:
-    obey_the_algebra(a, b, Policy(compact=True, max_count=limit))
-    obey_the_algebra(a, b, Policy(compact=True, max_count=limit, max_age_s=1), age)
-
-
-@given(singles, singles, st.integers(1, 6))
-def test_compaction_with_a_limit_by_bytes_obeys_the_algebra_if_values_have_one_size(
-    a: list[RecordBatch], b: list[RecordBatch], limit: int
-) -> None:
-    same = [
-        [each for each in found if each.size_bytes == put(1, first=9).size_bytes]
-        for found in (a, b)
-    ]
-    obey_the_algebra(*same, Policy(compact=True, max_bytes=limit * put(1).size_bytes))
-
-
-def test_smaller_value_of_a_key_is_the_exception_of_a_limit_by_bytes() -> None:
-    """A member that never had the large value keeps one row more, and the others fetch it."""
-    old, small = put(1, b"l"), put(6, first=6)
-    large = rows(BatchRecord(bytes(400), 5, b"k"), first=5)
-    policy = Policy(compact=True, max_bytes=400)
-    assert newest_rows([old, large], policy) == {large}
-    assert newest_rows([*newest_rows([old, large], policy), small], policy) == {small}
-    assert newest_rows([old, large, small], policy) == {old, small}
-
-
-@pytest.mark.parametrize(
-    "policy", [Policy(compact=True, max_count=50), Policy(compact=True, max_bytes=50 * 80)]
-)
-def test_superseded_rows_do_not_push_out_live_keys(policy: Policy) -> None:
-    keys = [put(1 + k, b"%d" % k, first=k) for k in range(40)]
-    member = Member(policy, keys)
-    member.trim(NO_FLOORS)
-    for number in range(1000):
-        member.add(put(100 + number, b"hot", first=100 + number))
-        assert not member.rows.is_over_limit
-    floor = member.rows.stamps.full_floor(policy)
-    member.trim(FloorStamps(0, floor))
-    assert member.stored == {*keys, put(1099, b"hot", first=1099)}
-
-
-def test_older_record_in_a_retained_batch_keeps_the_tombstone() -> None:
-    old, deletion = rows(record(3, b"k"), record(3, b"l")), put(5, deleted=True, first=9)
-    cut = FloorStamps(0, 0, 9)
-    assert kept([old, deletion], KEYS, cut) == {old, deletion}
-    newer = put(6, b"l", first=10)
-    assert kept([old, deletion, newer], KEYS, cut) == {newer}
-
-
-def test_chain_of_tombstones_and_old_batches_is_removed_in_one_step() -> None:
-    old = rows(record(1, b"k"), record(2, b"x", deleted=True))
-    deletion = put(3, b"k", deleted=True, first=9)
-    assert kept([old, deletion], KEYS, FloorStamps(0, 0, 9)) == set()
-
-
-def test_records_of_two_clones_are_ordered_by_id() -> None:
-    clones = [rows(BatchRecord(payload, 5, b"k")) for payload in (b"x", b"y")]
-    assert kept(clones, KEYS, NO_FLOORS) == {max(clones, key=lambda each: each.id)}
-
-
-# -- the index -----------------------------------------------------------------------------------
 
 
 class Member:
@@ -429,3 +258,80 @@ def test_slice_of_drops_decodes_a_limited_number_of_records(decoded: list[int]) 
             assert found
             assert member.rows.has_backlog or member.log.records in (0, 32 * 250)
         assert dropped == (32 if cut == NO_FLOORS else 64)
+
+
+def newest_rows(found: Iterable[RecordBatch], policy: Policy, age: int = 0) -> set[RecordBatch]:
+    """Return what a policy keeps of batches, under the floors that they justify."""
+    every = [each for each in distinct(found) if stamp_of(each.records()) >= age]
+    rows = RetainedRows(MemoryLog(every), policy)
+    while not rows.is_complete:
+        rows.build(len(every))
+    return kept(every, policy, FloorStamps(age, rows.stamps.full_floor(policy, slack=0)))
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy(compact=True, max_count=50), Policy(compact=True, max_bytes=50 * 80)]
+)
+def test_superseded_rows_do_not_push_out_live_keys(policy: Policy) -> None:
+    keys = [put(1 + k, b"%d" % k, first=k) for k in range(40)]
+    member = Member(policy, keys)
+    member.trim(NO_FLOORS)
+    for number in range(1000):
+        member.add(put(100 + number, b"hot", first=100 + number))
+        assert not member.rows.is_over_limit
+    floor = member.rows.stamps.full_floor(policy)
+    member.trim(FloorStamps(0, floor))
+    assert member.stored == {*keys, put(1099, b"hot", first=1099)}
+
+
+def obey_the_algebra(
+    a: list[RecordBatch], b: list[RecordBatch], policy: Policy, age: int = 0
+) -> None:
+    one, two = newest_rows(a, policy, age), newest_rows(b, policy, age)
+    assert newest_rows(one | two, policy, age) == newest_rows([*a, *b], policy, age)
+    assert newest_rows(one, policy, age) == one
+
+
+def test_smaller_value_of_a_key_is_the_exception_of_a_limit_by_bytes() -> None:
+    """A member that never had the large value keeps one row more, and the others fetch it."""
+    old, small = put(1, b"l"), put(6, first=6)
+    large = rows(BatchRecord(bytes(400), 5, b"k"), first=5)
+    policy = Policy(compact=True, max_bytes=400)
+    assert newest_rows([old, large], policy) == {large}
+    assert newest_rows([*newest_rows([old, large], policy), small], policy) == {small}
+    assert newest_rows([old, large, small], policy) == {old, small}
+
+
+@given(sets_with_deletions, sets_with_deletions, st.integers(0, 12))
+def test_tombstones_that_are_not_removed_obey_the_algebra(
+    a: list[RecordBatch], b: list[RecordBatch], age: int
+) -> None:
+    cut = FloorStamps(age, 0, 0)
+    assert kept(kept(a, KEYS, cut) | kept(b, KEYS, cut), KEYS, cut) == kept([*a, *b], KEYS, cut)
+
+
+@given(sets, sets, st.integers(1, 9), st.booleans())
+def test_limits_by_size_obey_the_algebra(
+    a: list[RecordBatch], b: list[RecordBatch], limit: int, counts: bool
+) -> None:
+    policy = Policy(max_count=limit) if counts else Policy(max_bytes=70 * limit)
+    obey_the_algebra(a, b, policy)
+
+
+@given(singles, singles, st.integers(1, 6), st.integers(0, 12))
+def test_compaction_with_a_limit_by_count_and_age_obeys_the_algebra(
+    a: list[RecordBatch], b: list[RecordBatch], limit: int, age: int
+) -> None:
+    obey_the_algebra(a, b, Policy(compact=True, max_count=limit))
+    obey_the_algebra(a, b, Policy(compact=True, max_count=limit, max_age_s=1), age)
+
+
+@given(singles, singles, st.integers(1, 6))
+def test_compaction_with_a_limit_by_bytes_obeys_the_algebra_if_values_have_one_size(
+    a: list[RecordBatch], b: list[RecordBatch], limit: int
+) -> None:
+    same = [
+        [each for each in found if each.size_bytes == put(1, first=9).size_bytes]
+        for found in (a, b)
+    ]
+    obey_the_algebra(*same, Policy(compact=True, max_bytes=limit * put(1).size_bytes))

@@ -21,7 +21,7 @@ SECONDS_MAX: Final = 1 << 32  # Limit: 136 years.
 US: Final = 1_000_000  # microseconds in a second
 EPOCH_MAX: Final = 0  # Limit: no member may raise the epoch until charters are signed.
 DELAY_MAX_US: Final = 365 * DAY_S * US  # Limit: a later charter has no effect at all.
-SETTLED_US: Final = DAY_S * US  # Guess: an undo reaches all members within a day.
+FINAL_US: Final = DAY_S * US  # Guess: an undo reaches all members within a day.
 
 Epoch = Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
 Seconds = Annotated[int, Meta(ge=1, le=SECONDS_MAX)]
@@ -86,10 +86,10 @@ class PlannedCharter(NamedTuple):
     begin: int
 
     @property
-    def settled_at(self) -> int:
+    def final_at(self) -> int:
         """Return when no later charter can cancel this one any more."""
         charter = self.row[0]
-        return self.begin + max(SETTLED_US, charter.effective_from - charter.stamp)
+        return self.begin + max(FINAL_US, charter.effective_from - charter.stamp)
 
 
 _ENCODER: Final = msgpack.Encoder()
@@ -133,7 +133,7 @@ def effective(
     """
     found, lowest = None, NUMBER_MAX
     for each in sorted(known, key=lambda planned: rank(planned.row), reverse=True):
-        is_void = lowest < each.begin and clock.topic < each.settled_at
+        is_void = lowest < each.begin and clock.topic < each.final_at
         now = clock.topic if each.row[1] == confirmed else clock.earlier
         if not is_void and each.begin <= now:
             found = found or each.row
@@ -141,9 +141,9 @@ def effective(
     return found
 
 
-def settled(known: Iterable[PlannedCharter], clock: TopicClock) -> CharterRow | None:
+def final_charter(known: Iterable[PlannedCharter], clock: TopicClock) -> CharterRow | None:
     """Return the highest charter that no later one can cancel, or None; lower ones never act."""
-    rows = (each.row for each in known if each.settled_at <= clock.topic)
+    rows = (each.row for each in known if each.final_at <= clock.topic)
     return max(rows, key=rank, default=None)
 
 

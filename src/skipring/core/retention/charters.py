@@ -16,9 +16,9 @@ from skipring.core.retention.charter import (
     PlannedCharter,
     charter_of,
     effective,
+    final_charter,
     is_false,
     rank,
-    settled,
 )
 from skipring.core.retention.retained import Dropped
 from skipring.core.retention.topic_clock import TopicClock
@@ -131,9 +131,9 @@ class Charters:
             if not clock.is_future(each.charter.stamp)
         ]
 
-    def settled(self, clock: TopicClock) -> CharterRow | None:
+    def final(self, clock: TopicClock) -> CharterRow | None:
         """Return the charter below which no charter can act any more, or None."""
-        return settled(self._planned(clock), clock)
+        return final_charter(self._planned(clock), clock)
 
     def confirm(self, key: bytes) -> None:
         """Record the effective charter of a ring neighbour."""
@@ -145,7 +145,7 @@ class Charters:
         if charter is None:
             return not is_false(record)  # or another reserved row
         is_short = len(batch.body) <= CHARTER_BYTES_MAX
-        lowest = self.settled(clock)
+        lowest = self.final(clock)
         return is_short and (lowest is None or rank((charter, batch.id)) >= rank(lowest))
 
     # -- stored rows -----------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Charters:
 
     def superseded(self, clock: TopicClock) -> list[Dropped]:
         """Forget the charters that can never act again, and return their batches."""
-        lowest = self.settled(clock)
+        lowest = self.final(clock)
         found = [] if lowest is None else [row for row in self.rows() if rank(row) < rank(lowest)]
         return [*(self._forgotten(row[1]) for row in found), *self._dropped_false()]
 

@@ -204,7 +204,7 @@ class Retention:
             batch = self.quarantine.batch(key)
             if batch is None:
                 self.quarantine.remove(key)
-            elif self._is_hidden(batch):
+            elif self._is_early(batch) or self.is_old(batch):
                 hidden[key] = hidden.pop(key)  # the others next time
             else:
                 admitted.append(key)
@@ -218,11 +218,12 @@ class Retention:
         """Return False if a batch of another node or a client may not be stored now.
 
         Members that have stored a batch from the future offer it again. Only a new batch needs a
-        time: older ones were stored before the policy began, and some members have them.
+        time: older ones were stored before the policy began. Without the clocks of its neighbours
+        a member admits new ones, and hides them later if they are from the future.
         """
         stamp, is_special = stamp_of(records), is_reserved(records)
-        is_timed = self._is_chartered or is_special
-        if is_timed and self.clock.is_future(stamp):
+        is_judged = self.clock.is_sure or not is_new
+        if is_judged and (self._is_chartered or is_special) and self.clock.is_future(stamp):
             return False
         if is_new and not stamp and self.policy.needs_times:
             return False
@@ -349,10 +350,7 @@ class Retention:
     @property
     def can_refuse(self) -> bool:
         """Return True if this member has to refuse old rows of senders that may be stale."""
-        return self.floors.stamps.tombstones > 0 and not self.is_stale
-
-    def _is_hidden(self, batch: RecordBatch) -> bool:
-        return self._is_early(batch) or self.is_old(batch)
+        return self.policy.compact and self.floors.stamps.tombstones > 0 and not self.is_stale
 
     def hide(self, offset: int, batch: RecordBatch, stamp: int | None = None) -> bool:
         """Quarantine a stored batch that the replica removes from its trie; False if full.
@@ -390,7 +388,8 @@ class Retention:
 
     def misplaced(self) -> int:
         """Return the number of quarantined batches that belong in the trie."""
-        return sum(not self._is_hidden(each) for each in self.quarantine.stored().values())
+        stored = self.quarantine.stored().values()
+        return sum(not (self._is_early(each) or self.is_old(each)) for each in stored)
 
     # -- state as a value --------------------------------------------------------------------
 

@@ -91,7 +91,6 @@ class RetainedRows:
         "_deleted",
         "_end",
         "_expiring",
-        "_has_more",
         "_hidden",
         "_holders",
         "_live",
@@ -99,6 +98,7 @@ class RetainedRows:
         "_newest",
         "_next",
         "_superseded",
+        "has_more",
         "policy",
         "stamps",
     )
@@ -129,7 +129,7 @@ class RetainedRows:
         self._deleted: dict[bytes, bool] = {}  # deleted keys; True: the tombstone has expired
         self._expiring: list[tuple[int, bytes]] = []  # a heap
         self._superseded = StampIndex()  # batches without a live record: no limit counts them
-        self._has_more = False  # the last slice was full
+        self.has_more = False  # the last slice was full
 
     @property
     def is_complete(self) -> bool:
@@ -139,7 +139,7 @@ class RetainedRows:
     @property
     def has_backlog(self) -> bool:
         """Return True if too many batches wait to be dropped to delay them until the next tick."""
-        return self._has_more or len(self._superseded) > BACKLOG or self.is_over_limit
+        return self.has_more or len(self._superseded) > BACKLOG or self.is_over_limit
 
     @property
     def is_over_limit(self) -> bool:
@@ -336,7 +336,7 @@ class RetainedRows:
                 dropped.append(Dropped(offset, batch))
             else:
                 self.restart()  # memory was corrupted
-        self._has_more = not budget.has_rest()
+        self.has_more = not budget.has_rest()
         return dropped
 
     def _unread(self, offset: int, budget: _Budget) -> Dropped:

@@ -53,29 +53,29 @@ def keep(
     batches: Iterable[RecordBatch],
     policy: Policy,
     floors: FloorStamps,
-    settled: CharterRow | None = None,
+    final: CharterRow | None = None,
 ) -> list[RecordBatch]:
     """Return the batches that a policy with these floors retains, in their order.
 
-    ``settled`` is the highest charter that cannot be cancelled any more; lower ones are dropped.
+    ``final`` is the highest charter that cannot be cancelled any more; lower ones are dropped.
     """
     rows = {batch.id: (batch, Row.of(batch, batch.records())) for batch in batches}
     kept = {
         key: (batch, row)
         for key, (batch, row) in rows.items()
-        if (not _is_replaced(batch, settled) if row.is_reserved else row.stamp >= floors.rows)
+        if (not _is_replaced(batch, final) if row.is_reserved else row.stamp >= floors.rows)
     }
     if policy.compact:
         kept = _compacted(kept, floors.tombstones)
     return [batch for batch, _ in kept.values()]
 
 
-def _is_replaced(batch: RecordBatch, settled: CharterRow | None) -> bool:
+def _is_replaced(batch: RecordBatch, final: CharterRow | None) -> bool:
     record = batch.records()[0]
     charter = charter_of(record)
     if charter is None:
         return is_false(record)
-    return settled is not None and rank((charter, batch.id)) < rank(settled)
+    return final is not None and rank((charter, batch.id)) < rank(final)
 
 
 def _compacted(
