@@ -20,14 +20,22 @@ FUNCTIONS = (NodeHost.dispatch, NodeHost.subscribe, frame)
 PATH = TracedPath(tuple(function.__code__ for function in FUNCTIONS))
 
 
+TRACES = 4  # On a busy machine, frames and timers of others can fall into a traced turn.
+
+
 @pytest.mark.heavy
 def test_paths_pass_few_modules_and_classes() -> None:
-    paths = asyncio.run(trace())
-    modules = {title: len(path.modules) for title, path in paths.items()}
-    classes = {title: len(path.classes) for title, path in paths.items()}
-    wrong = check(BOUNDS, "modules", modules, exact=False)
-    wrong += check(BOUNDS, "classes", classes, exact=False)
-    assert wrong == [], "\n".join([*wrong, *table(paths, with_names=True)])
+    wrong, shown = ["no trace"], ""
+    for _ in range(TRACES):
+        paths = asyncio.run(trace())
+        modules = {title: len(path.modules) for title, path in paths.items()}
+        classes = {title: len(path.classes) for title, path in paths.items()}
+        wrong = check(BOUNDS, "modules", modules, exact=False)
+        wrong += check(BOUNDS, "classes", classes, exact=False)
+        shown = "\n".join([*wrong, *table(paths, with_names=True)])
+        if not wrong:
+            break
+    assert wrong == [], shown
 
 
 def test_modules_and_classes_of_a_path_count_once() -> None:
