@@ -378,6 +378,11 @@ class Replica:
         return self.retention.digest() if self.retention is not None else NO_TERMS
 
     @property
+    def has_slices(self) -> bool:
+        """Return True if work waits that is done in slices: indexing a start, or dropping rows."""
+        return self.is_starting or (self.retention is not None and self.retention.is_behind)
+
+    @property
     def is_idle(self) -> bool:
         """Return True if the log has all batches of the event, and its index is read."""
         return self._unread is None and self._end is None

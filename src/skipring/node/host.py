@@ -333,7 +333,7 @@ class NodeHost:
     def _flush_later(self, topic: TopicId, machine: Subscriber) -> None:
         """Flush a topic soon, one with slices of work sooner; one timer serves all topics."""
         self._to_flush[topic] = None
-        is_urgent = machine.replica.is_starting or machine.replication.has_to_drop
+        is_urgent = machine.replica.has_slices
         if self._flush_timer is not None and is_urgent:  # another topic may have a long delay
             self._flush_timer.cancel()
             self._flush_timer = None

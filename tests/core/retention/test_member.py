@@ -346,3 +346,14 @@ def test_pages_of_a_snapshot_omit_hidden_rows_as_its_digests_do() -> None:
 
     assert read(indexed=True) == [held(host), held(host)] == [{2}, {2}]
     assert read(indexed=False) == [{1, 2}, {1, 2}]
+
+
+def test_member_without_the_clocks_of_its_neighbours_admits_new_rows() -> None:
+    host = member(AGED)
+    retention_of(host).clock.retain(["a", "b", "c"])
+    retention_of(host).clock.record("a", 0)
+    assert not retention_of(host).clock.is_sure
+    host.handle(SubmitRequested((row(1, NOW - 2 * HOUR), row(2, NOW + 2 * HOUR))))
+    assert held(host) == {1, 2}
+    ticked(host, ticks=3)
+    assert held(host) == set()

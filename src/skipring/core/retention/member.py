@@ -219,7 +219,7 @@ class Retention:
 
         Members that have stored a batch from the future offer it again. Only a new batch needs a
         time: older ones were stored before the policy began. Without the clocks of its neighbours
-        a member admits new ones, and hides them later if they are from the future.
+        a member admits new ones, and hides or drops them later.
         """
         stamp, is_special = stamp_of(records), is_reserved(records)
         is_judged = self.clock.is_sure or not is_new
@@ -229,7 +229,8 @@ class Retention:
             return False
         if is_special:
             return self.charters.admits(batch, records[0], self.clock)
-        return self.rows is None or not self.rows.refuses(batch, records, self.floors.stamps)
+        rows, stamps = self.rows, self.floors.stamps
+        return not is_judged or rows is None or not rows.refuses(batch, records, stamps)
 
     def on_stored(
         self,
