@@ -26,7 +26,11 @@ from skipring.world.retained_rows import final_charter, retention_of
 from skipring.world.snapshot import Snapshot
 
 ROUNDS_MAX: Final = 500
-CLOCKS: Final = {"off_s": 300.0, "broken": True, "round_s": 0.001}
+CLOCKS: Final = {
+    "off_s": 300.0,
+    "broken": True,
+    "round_s": 5.0,
+}  # a member waits 120 rounds for its policy delay
 # A topic of the older adversaries: their publications have no time, and no keys.
 POLICY: Final = {"max_count": 20, "max_age_s": AGE_S}
 
