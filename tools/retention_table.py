@@ -26,11 +26,8 @@ from skipring.world.retained_rows import final_charter, retention_of
 from skipring.world.snapshot import Snapshot
 
 ROUNDS_MAX: Final = 500
-CLOCKS: Final = {
-    "off_s": 300.0,
-    "broken": True,
-    "round_s": 5.0,
-}  # a member waits 120 rounds for its policy delay
+# A member that gets the charter as a new publication applies it after 600 s, 120 rounds.
+CLOCKS: Final = {"off_s": 300.0, "broken": True, "round_s": 5.0}
 # A topic of the older adversaries: their publications have no time, and no keys.
 POLICY: Final = {"max_count": 20, "max_age_s": AGE_S}
 
