@@ -46,9 +46,9 @@ RING_ONLY: Final = Hypothesis(
 )
 DETECTED: Final = Hypothesis(
     "D",
-    "the failure detector suspects no live node (section 1.1); swizzle blocks nodes for longer "
-    "than it waits",
-    "scheduler <> 'swizzle' OR mode = 'paper'",
+    "the failure detector suspects no live node (section 1.1); delay and swizzle hold messages or "
+    "nodes for longer than it waits",
+    "scheduler NOT IN ('delay', 'swizzle') OR mode = 'paper'",
 )
 IN_STEP: Final = Hypothesis(
     "O", "no message overtakes an earlier one (scheduler sync)", "scheduler = 'sync'"
