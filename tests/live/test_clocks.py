@@ -64,3 +64,6 @@ def test_two_broken_clocks_lose_nothing_that_is_retained(
         ring.until(lambda: ring.ticks(RIGHT[0]) >= end)
         for name in (*RIGHT, *OFFSETS_S):
             ring.until(lambda: held(ring, name) == retained, lambda: f"{name} differs")  # noqa: B023
+        assert [held(ring, name) for name in (*RIGHT, *OFFSETS_S)] == [retained] * (
+            len(RIGHT) + len(OFFSETS_S)
+        )
